@@ -214,6 +214,7 @@ type flowPrinter struct {
 	w      io.Writer
 	rows   *rows
 	n      int
+	group  bool // of the first flow: the gateway is in a group
 }
 
 func (s *session) flowPrinter() *flowPrinter {
@@ -221,7 +222,11 @@ func (s *session) flowPrinter() *flowPrinter {
 }
 
 func (p *flowPrinter) header() {
-	p.rows.row("PROTO", "STATE", "EXPIRES", "IDLE", "CLIENT", "VIP", "SNAT", "BACKEND", "PROXY", "SERVICE")
+	cells := []any{"PROTO", "STATE", "EXPIRES", "IDLE", "CLIENT", "VIP", "SNAT", "BACKEND", "PROXY", "SERVICE"}
+	if p.group {
+		cells = append(cells, "GROUP")
+	}
+	p.rows.row(cells...)
 }
 
 // rowsPerTable is the number of rows after which the widths of columns may change.
@@ -250,10 +255,15 @@ func (p *flowPrinter) flow(v *status.FlowView) error {
 		return err
 	}
 	if p.n == 1 {
+		p.group = v.Group != ""
 		p.header()
 	}
-	p.rows.row(v.Protocol, v.State, seconds(v.ExpiresSeconds), seconds(v.IdleSeconds), v.Client, v.VIP, v.SNAT,
-		v.Backend, v.ProxyHeader, v.Service)
+	cells := []any{v.Protocol, v.State, seconds(v.ExpiresSeconds), seconds(v.IdleSeconds), v.Client, v.VIP, v.SNAT,
+		v.Backend, v.ProxyHeader, v.Service}
+	if p.group {
+		cells = append(cells, v.Group)
+	}
+	p.rows.row(cells...)
 	if p.n%rowsPerTable == 0 {
 		return p.rows.flush()
 	}

@@ -12,6 +12,7 @@ import (
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/fastpath/copies"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/gateway/flows"
 	"sluice.dev/sluice/gateway/members"
 	"sluice.dev/sluice/gateway/sources"
 	"sluice.dev/sluice/nat/header"
@@ -34,7 +35,14 @@ func (d *Daemon) joinGroup(workers int) (err error) {
 		Kept: taken || !recovery.Fresh && !recovery.Unread, Taken: taken, KeepAfter: c.Flows.Timeouts.Established.D(),
 		InUse: d.flows.ofSource, Opened: func() { d.configure(d.life.ctx) }, Beats: &d.beats,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	d.flows.reader.Join(&flows.Group{Verdicts: d.group.Verdicts, HostLink: func(a netip.Addr) bool {
+		h := d.host.current()
+		return h != nil && (a == h.Addr4 || a == h.Addr6 || slices.Contains(h.Former, a))
+	}})
+	return nil
 }
 
 // ofSource counts the flows with a source address.

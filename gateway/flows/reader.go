@@ -12,6 +12,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/gateway/group"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -25,7 +26,20 @@ type Reader struct {
 	// services has the snapshot in which the flows' Services and backends are looked up.
 	services *services.Handle
 	ports    portSurvey
+	group    *Group
 }
+
+// Group is what a Reader needs to know about the group of the gateway.
+type Group struct {
+	// Verdicts returns for each slot of the flow table whether other gateways have copies of its
+	// flow; nil if none can have one.
+	Verdicts func(slots []uint32) []group.Verdict
+	// HostLink reports whether an address is the gateway's on the host link.
+	HostLink func(netip.Addr) bool
+}
+
+// Join makes Page say which flows other gateways have copies of. It must be called before Page.
+func (r *Reader) Join(g *Group) { r.group = g }
 
 var errClosed = errors.New("the daemon is ending: flows can no longer be read")
 
@@ -97,12 +111,25 @@ func (r *Reader) Page(
 ) ([]status.FlowView, uint64) {
 	s := r.snapshot()
 	start := len(page)
+	var slots []uint32 // of the flows of a slice that other gateways may have copies of
 	for {
+		slots = slots[:0]
+		first := len(page)
 		cursor = r.each(cursor, func(i *flowtable.Info) {
-			if v := view(i, s); f.Match(&v) {
-				page = append(page, v)
+			v := view(i, s)
+			if !f.Match(&v) {
+				return
 			}
+			if r.group != nil {
+				if v.Group = r.group.without(i, s); v.Group == "" {
+					slots = append(slots, r.handle.Table().Slot(i.Ref))
+				}
+			}
+			page = append(page, v)
 		})
+		if len(slots) > 0 {
+			r.group.with(page[first:], slots)
+		}
 		if cursor == 0 || len(page)-start >= limit {
 			return page, cursor
 		}

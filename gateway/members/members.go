@@ -62,6 +62,7 @@ type Members struct {
 	view      atomic.Pointer[View]
 	beat      *heartbeat.Beat // of the exchange
 	watch     watch
+	running   atomic.Bool // Run has begun
 
 	mu     sync.Mutex // guards the fields below
 	errs   []string   // by other gateway: why its last stream has ended; empty: none has since it was in step
@@ -212,9 +213,24 @@ func (m *Members) Run(ctx context.Context) {
 	m.beat = m.c.Beats.Add("exchange of flows with other gateways", heartbeat.DefaultBounds)
 	defer m.beat.Rest()
 	m.watch.began = now()
+	m.running.Store(true)
 	running.Go(func() { m.serve(ctx) })
 	running.Go(func() { m.openAddresses(ctx) })
 	m.exchange.Run(ctx)
+}
+
+// Verdicts returns for each slot of the flow table whether other gateways have copies of its flow;
+// nil if Run does not run. Any goroutine may call it, except while it holds what Run waits for.
+func (m *Members) Verdicts(slots []uint32) (list []group.Verdict) {
+	if !m.running.Load() {
+		return nil
+	}
+	m.exchange.Do(func() {
+		for _, slot := range slots {
+			list = append(list, m.flows.Ledger().Verdict(slot))
+		}
+	})
+	return list
 }
 
 // Close ends the use of the flow table. Run must have ended.

@@ -16,6 +16,7 @@ import (
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/gateway/group"
 	"sluice.dev/sluice/gateway/sources"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/test/bed/certs"
@@ -188,8 +189,16 @@ func TestThreeGateways(t *testing.T) {
 	b.until("a copy of each flow", b.copies(100))
 	c.until("a copy of each flow", c.copies(100))
 	a.until("acknowledged", func(v *View) bool { return v.Copied && v.Members[0].Lag+v.Members[1].Lag == 0 })
+	for slot := range a.file.Table.Slots() {
+		if r := a.file.Table.AtSlot(slot); r != 0 && a.handle.Live(r) && a.Verdicts([]uint32{slot})[0] != group.Protected {
+			t.Errorf("the flow of slot %d is not protected", slot)
+		}
+	}
 
 	a.stop()
+	if list := a.Verdicts([]uint32{1}); list != nil {
+		t.Errorf("verdicts %v of a gateway that has stopped", list)
+	}
 	b.until("without gw-a", func(v *View) bool { return !v.Members[0].HasIts })
 	if got := l.ranks(b.View()); got[0] != rank+staleRank || b.View().Members[0].Copies != 100 || !b.View().Copied {
 		t.Errorf("when gw-a is gone, gw-b announces with ranks %v, and has %+v", got, b.View())

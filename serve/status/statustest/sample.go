@@ -71,7 +71,7 @@ func sampleFlows() []status.FlowView {
 			IdleSeconds: idle, ExpiresSeconds: expires,
 		}
 	}
-	return []status.FlowView{
+	list := []status.FlowView{
 		flow("TCP", "established", "198.51.100.7:51000", "192.0.2.10:80", "10.1.0.2:16400", "10.1.0.11:8080",
 			"default/web:http", 3, 7437),
 		flow("TCP", "fin_wait", "198.51.100.8:51001", "192.0.2.10:80", "10.1.0.2:16401", "10.1.0.12:8080",
@@ -81,6 +81,10 @@ func sampleFlows() []status.FlowView {
 		flow("UDP", "udp_replied", "203.0.113.9:5353", "192.0.2.53:53", "203.0.113.9:5353", "10.1.0.53:53",
 			"kube-system/dns", 1, 299),
 	}
+	for i, group := range []string{"protected", "pending", "copy", "client_address"} {
+		list[i].Group = group
+	}
+	return list
 }
 
 func sampleStats() status.StatsView {
