@@ -183,7 +183,7 @@ func (s *session) flowsDeleteCommand(filter *status.FlowFilter) *cobra.Command {
 		Short: "Delete the flows that match the filters",
 		Long: "delete deletes the flows that match the filters of `sluice flows`. To delete all flows, pass --all.\n" +
 			"Client and backend are not notified. When the client sends next, it gets an RST (no_flow), unless\n" +
-			"unknownConnection is drop.",
+			"unknownConnection is drop. Copies of other gateways' flows stay: delete these flows at their gateway.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {

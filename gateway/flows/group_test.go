@@ -96,4 +96,8 @@ func TestPageOfGroup(t *testing.T) {
 	if m := got(); !maps.Equal(m, want) {
 		t.Errorf("without streams, flows are %v, want %v", m, want)
 	}
+	n, err := r.Delete(t.Context(), &status.FlowFilter{})
+	if m := got(); n != 9 || err != nil || !maps.Equal(m, map[uint16]string{10: "copy"}) {
+		t.Errorf("%d flows are deleted, and %v are left: %v", n, m, err)
+	}
 }

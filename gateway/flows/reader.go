@@ -136,12 +136,13 @@ func (r *Reader) Page(
 	}
 }
 
-// Delete ends the flows that f selects and returns their number.
+// Delete ends the flows that f selects and returns their number. Copies stay: their owner would
+// count them as protected, and only the owner can end a flow.
 func (r *Reader) Delete(ctx context.Context, f *status.FlowFilter) (int, error) {
 	s := r.snapshot()
 	return r.delete(ctx, flowtable.EndDeleted, func(i *flowtable.Info) bool {
 		v := view(i, s)
-		return f.Match(&v)
+		return i.CopyOf == 0 && f.Match(&v)
 	})
 }
 
