@@ -154,7 +154,7 @@ func (d *Daemon) groupConditions() (list []status.ConditionView) {
 	}
 	if len(lost) > 0 {
 		list = append(list, status.Warning("group", "this gateway does not get the changes of flows of "+
-			strings.Join(lost, ", ")))
+			strings.Join(lost, ", ")+"; meanwhile it answers segments of unknown connections with silence, not RST"))
 	}
 	return append(list, sourceConditions(v)...)
 }
