@@ -160,13 +160,13 @@ func (h *Handle) Decide(r Ref, decision uint8) {
 // was given up before.
 func (h *Handle) AnswerLeaves(r Ref) bool { return h.set(r, markLeft, markGivenUp) }
 
-// GiveUp ends a flow of this gateway whose answer has not left. It returns false if the answer has
-// left.
+// GiveUp ends a flow of this gateway whose answer has not left, because another gateway has the
+// client's flow. It returns false if the answer has left.
 func (h *Handle) GiveUp(r Ref) bool {
 	if !h.set(r, markGivenUp, markLeft) {
 		return false
 	}
-	h.Delete(r)
+	h.DeleteFor(r, EndMoved)
 	return true
 }
 

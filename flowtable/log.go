@@ -21,7 +21,7 @@ type End uint8
 const (
 	EndTimeout      End = End(ShedExpired)         // its timer ran out
 	EndDeleted      End = End(NumSheds) + iota - 1 // by an operator, or its frontend is an address of the node now
-	EndMoved                                       // its backend did not answer, so its client gets another flow
+	EndMoved                                       // its backend did not answer, or GiveUp: its client has another flow
 	EndReopened                                    // its client opens it again, or the backend has another connection
 	EndEndpointGone                                // its backend does not serve any more
 	EndRenumbered                                  // the same connection goes on in a new flow, by other numbers

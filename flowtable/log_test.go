@@ -252,3 +252,35 @@ func BenchmarkLog(b *testing.B) {
 		})
 	}
 }
+
+// TestLogOfGroup: a copy is logged by its owner alone, and a flow that yields to another gateway's
+// is not one that somebody has deleted.
+func TestLogOfGroup(t *testing.T) {
+	table, err := NewHeap(Config{IPv4Flows: 64, IPv6Flows: 64, Timeouts: DefaultTimeouts(), Group: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := table.StartLog(16, make([]byte, table.AccountBytes()), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := table.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Enter(logStart)
+	f := tracked(false, 1)
+	own, s := h.Create(logStart, &f)
+	if s != Created || !h.GiveUp(own) {
+		t.Fatalf("%v, or the flow stays", s)
+	}
+	r := foreign(false, 2, Established)
+	at, s := h.Copy(logStart, 1, &r)
+	if s != Created {
+		t.Fatal(s)
+	}
+	h.Delete(at)
+	if list := l.all(); len(list) != 2 || !list[0].Begins || list[1].Begins || list[1].Ended != EndMoved {
+		t.Errorf("logged %+v, want the begin and the end of one flow, moved", list)
+	}
+}

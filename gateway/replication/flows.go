@@ -125,7 +125,7 @@ func (s store) resolve(r *group.Record) group.Refusal {
 	}
 	h, owner := s.handle, s.handle.OwnerOf(at)
 	if owner == s.owner || owner == 0 && h.Closing(at) {
-		h.Delete(at)
+		h.DeleteFor(at, flowtable.EndReopened) // the client has opened it by another gateway
 		return group.Accepted
 	}
 	own := group.NoFlow
