@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/gopacket"
-	"github.com/google/gopacket/layers"
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
 
 	"sluice.dev/sluice/test/bed/procstat"
 	"sluice.dev/sluice/test/bed/stateless"

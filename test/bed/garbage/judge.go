@@ -7,8 +7,8 @@ import (
 	"hash/crc32"
 	"net/netip"
 
-	"github.com/google/gopacket"
-	"github.com/google/gopacket/layers"
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
 )
 
 // Judge judges frames that a gateway sent, by the frames that it received. It learns from the
