@@ -10,6 +10,7 @@ import (
 
 	"sluice.dev/sluice/control/controltest"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // costly is a Service of nearly as many endpoints as a port can have; few are the Services beside
@@ -60,7 +61,7 @@ func TestUpdateLatencyBesideCostlyService(t *testing.T) {
 	for try := 1; ; try++ {
 		beside, late, part := latencyOfOthers(t, true)
 		t.Logf("p99 of others: %v without the costly Service, %v beside it", alone, beside)
-		if raceDetector || beside <= 10*time.Millisecond+2*late {
+		if size.Race || beside <= 10*time.Millisecond+2*late {
 			return
 		}
 		if try == latencyTries && part < busyMachine {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/control/controltest"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // TestChangesBesideManyProblems: a change of a Service with problems takes little processor time
@@ -35,7 +36,7 @@ func TestChangesBesideManyProblems(t *testing.T) {
 	}
 	each := usage(t).Sub(before).Own / changes
 	t.Logf("%v of processor time for a change", each)
-	if each > slow(5*time.Millisecond) && !raceDetector {
+	if each > slow(5*time.Millisecond) && !size.Race {
 		t.Errorf("%v of processor time for a change, want 5ms at most", each)
 	}
 }

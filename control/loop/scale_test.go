@@ -18,6 +18,7 @@ import (
 	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/test/bed/machine"
 	"sluice.dev/sluice/test/bed/observer"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // TestScale holds the processor time of changes to bounds, and prints it: time on the clock grows
@@ -72,7 +73,7 @@ func TestScale(t *testing.T) {
 
 // slow is a bound under the race detector, which costs about ten times.
 func slow(d time.Duration) time.Duration {
-	if raceDetector {
+	if size.Race {
 		return 20 * d
 	}
 	return d

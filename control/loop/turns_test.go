@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"sluice.dev/sluice/control/controltest"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // The Services of TestNamespacesTakeTurns whose changes are costly together: with 30,000 endpoints
@@ -60,7 +61,7 @@ func TestNamespacesTakeTurns(t *testing.T) {
 	for try := 1; ; try++ {
 		p99, late := latencyBesideMany(t)
 		t.Logf("p99 of others: %v", p99)
-		if raceDetector || p99 <= slow(20*time.Millisecond)+2*late {
+		if size.Race || p99 <= slow(20*time.Millisecond)+2*late {
 			return
 		}
 		if try == latencyTries {

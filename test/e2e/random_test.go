@@ -5,9 +5,7 @@ package e2e
 import (
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,25 +14,9 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"sluice.dev/sluice/test/bed/machine"
+	"sluice.dev/sluice/test/bed/size"
 	"sluice.dev/sluice/test/bed/topo"
 )
-
-// runsVariable is how often a fault is injected that comes at a random moment: 5 without it.
-const runsVariable = "SLUICE_FAULT_RUNS"
-
-// faultRuns reads runsVariable.
-func faultRuns(t *testing.T) int {
-	t.Helper()
-	text := os.Getenv(runsVariable)
-	if text == "" {
-		return 5
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 {
-		t.Fatalf("%s is %q: it must be a number from 1 on", runsVariable, text)
-	}
-	return n
-}
 
 // moments are random times, of a seed that the test logs.
 func moments(t *testing.T) *rand.Rand {
@@ -76,7 +58,7 @@ func (l *lab) answeredAgain(flows *topo.Flows, limit time.Duration, what string)
 // established connection breaks, and no flow of the table was half written.
 func TestKillAtRandom(t *testing.T) {
 	const open = 500
-	runs, random := faultRuns(t), moments(t)
+	runs, random := size.Runs(t, 5, 1), moments(t)
 	lifetime := time.Duration(runs)*6*time.Second + time.Minute
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, small: true, lasts: lifetime})
 	flows := l.established(open, 20*time.Second, lifetime)
@@ -179,7 +161,7 @@ func (l *lab) establishedFlows() (n uint64) {
 func TestLinkFlaps(t *testing.T) {
 	t.Parallel()
 	const open = 100
-	runs, random := 2*faultRuns(t), moments(t)
+	runs, random := size.Runs(t, 10, 2), moments(t)
 	lifetime := time.Duration(runs)*2*time.Second + time.Minute
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}, small: true, lasts: lifetime})
 	flows := l.established(open, 20*time.Second, lifetime)

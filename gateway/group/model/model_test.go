@@ -3,38 +3,19 @@ package model
 import (
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-)
 
-// runsVariable is how often faults are injected (package test/faults). If it is set, the tests
-// explore the larger bounds, and take walksPerRun random walks for each run.
-const (
-	runsVariable = "SLUICE_FAULT_RUNS"
-	walksPerRun  = 5_000
+	"sluice.dev/sluice/test/bed/size"
 )
-
-func runs(t *testing.T) int {
-	t.Helper()
-	s := os.Getenv(runsVariable)
-	if s == "" {
-		return 0
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
 
 // mostStates bounds the memory of an exploration to some 3 GB. Only large ones reach it: these then
 // visit the states that are nearest to the initial one.
 const mostStates = 20_000_000
 
-// portBounds are explored completely; large ones only if runsVariable is set, and up to mostStates.
+// portBounds are explored completely; large ones only if SLUICE_FAULT_RUNS is set, and up to mostStates.
 var portBounds = []struct {
 	name  string
 	large bool
@@ -58,7 +39,7 @@ var portBounds = []struct {
 func TestPorts(t *testing.T) {
 	taken := map[string]bool{}
 	for _, c := range portBounds {
-		if c.large && runs(t) == 0 {
+		if c.large && size.Runs(t, 0, 1) == 0 {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
@@ -82,7 +63,7 @@ func TestHandshakes(t *testing.T) {
 		{"three gateways, two SYNs, one failure", false, handshakeModel{gateways: 3, syns: 2, failures: 1}},
 		{"three gateways, three SYNs, one failure", true, handshakeModel{gateways: 3, syns: 3, failures: 1}},
 	} {
-		if c.large && runs(t) == 0 {
+		if c.large && size.Runs(t, 0, 1) == 0 {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
@@ -190,7 +171,7 @@ func fails(t *testing.T, r result, broken string, steps int) {
 // TestRandom walks at random through larger bounds, with any number of failures: the model of ports
 // with three gateways, and that of handshakes.
 func TestRandom(t *testing.T) {
-	walks := max(runs(t)*walksPerRun, 2_000)
+	walks := size.Runs(t, 2_000, 5_000)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -11,6 +11,7 @@ import (
 	"sluice.dev/sluice/gateway/group/grouptest"
 	"sluice.dev/sluice/gateway/group/wire"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 const ms = int64(1e6)
@@ -324,7 +325,7 @@ func TestRefusedTogether(t *testing.T) {
 // TestMutatedFrames: a changed frame is refused as a whole, or has records of the owner's addresses
 // only. Nothing panics.
 func TestMutatedFrames(t *testing.T) {
-	mutations := runs(t, 20_000, 10_000)
+	mutations := size.Runs(t, 20_000, 10_000)
 	seed := rand.Uint64()
 	t.Logf("%d mutations, seed %d", mutations, seed)
 	r := rand.New(rand.NewPCG(seed, 0))

@@ -3,8 +3,6 @@ package session
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,10 +12,8 @@ import (
 	"sluice.dev/sluice/gateway/group/grouptest"
 	"sluice.dev/sluice/gateway/group/wire"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/size"
 )
-
-// runsVariable is how often faults are injected (package test/faults).
-const runsVariable = "SLUICE_FAULT_RUNS"
 
 const (
 	simMembers = 2
@@ -550,24 +546,10 @@ func (s *simulation) run() string {
 	return ""
 }
 
-// runs returns few, or each for every run that SLUICE_FAULT_RUNS asks for.
-func runs(t *testing.T, few, each int) int {
-	t.Helper()
-	v := os.Getenv(runsVariable)
-	if v == "" {
-		return few
-	}
-	n, err := strconv.Atoi(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n * each
-}
-
 // TestRandomSchedules runs the state machines over simulated streams and clocks, in random orders
 // of events and failures, under the invariants of package model.
 func TestRandomSchedules(t *testing.T) {
-	schedules := runs(t, 2_000, 5_000)
+	schedules := size.Runs(t, 2_000, 5_000)
 	first := rand.Uint64()
 	t.Logf("%d schedules, the seed of the first is %d", schedules, first)
 	for k := range uint64(schedules) {

@@ -5,18 +5,14 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"reflect"
-	"strconv"
 	"testing"
 
 	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/gateway/group"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/size"
 )
-
-// runsVariable is how often faults are injected (package test/faults).
-const runsVariable = "SLUICE_FAULT_RUNS"
 
 // flow returns a record; addresses are of one family.
 func flow(proto uint8, s conn.State, isn uint32, client, vip, backend, source string) group.Record {
@@ -221,14 +217,7 @@ func mutate(r *rand.Rand, f []byte) []byte {
 // TestMutatedFrames: a changed frame is an error, or another frame that a gateway may send. It is
 // never read as a value whose encoding differs, and nothing panics.
 func TestMutatedFrames(t *testing.T) {
-	mutations := 20_000
-	if v := os.Getenv(runsVariable); v != "" {
-		n, err := strconv.Atoi(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		mutations = n * 10_000
-	}
+	mutations := size.Runs(t, 20_000, 10_000)
 	seed := rand.Uint64()
 	t.Logf("%d mutations, seed %d", mutations, seed)
 	r, all, read := rand.New(rand.NewPCG(seed, 0)), frames(), 0
