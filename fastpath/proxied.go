@@ -73,6 +73,10 @@ func (w *Worker) replyProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, deci
 		return w.openProxied(p, ref)
 	}
 	in := w.flows.Insertion(ref)
+	if w.c.Copies != nil && !in.Sent && w.sentElsewhere(p, &in) {
+		w.flows.Saw(ref, flowtable.Established, w.planner.Now)
+		in = w.flows.Insertion(ref)
+	}
 	if !in.Pending() || p.TCPFlags&(header.TCPACK|header.TCPRST) != header.TCPACK || !w.verify(p) {
 		return ref, queued
 	}
@@ -87,6 +91,16 @@ func (w *Worker) replyProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, deci
 		return 0, w.becomeHeader(p, ref, s)
 	}
 	return ref, queued
+}
+
+// sentElsewhere reports whether the backend acknowledges a PROXY header that this gateway has not
+// sent: the segment that proves the handshake has passed another gateway of the group, which sent
+// the header, and whose message about it arrives later. Without the shift, the client would discard
+// the packet, because it acknowledges bytes that the client has not sent.
+func (w *Worker) sentElsewhere(p *packet, in *flowtable.Insertion) bool {
+	acked := p.segment.Ack - in.First
+	return p.TCPFlags&(header.TCPACK|header.TCPRST) == header.TCPACK && acked >= in.Bytes && acked < oldestAck &&
+		w.verify(p)
 }
 
 // oldestAck is the maximum number of bytes that a backend has sent when a header that acknowledges

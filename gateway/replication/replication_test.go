@@ -2,6 +2,7 @@ package replication
 
 import (
 	"bytes"
+	"encoding/binary"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/proxyproto"
 )
 
 const (
@@ -153,6 +155,37 @@ func TestProxiedFlowsOutlive(t *testing.T) {
 			if seqs[0] != seqs[1] || seqs[0] == headertest.ISN+1 {
 				t.Errorf("family %d: sequence numbers %d and %d", i, seqs[0], seqs[1])
 			}
+		}
+	})
+}
+
+// TestHeaderSentElsewhere: a backend may acknowledge a PROXY header that another gateway has sent
+// before that gateway's message arrives. The client gets numbers of its own bytes.
+func TestHeaderSentElsewhere(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		for i, f := range families {
+			c := newConnection(f, 1000)
+			c.vip = join(f.proxied, 80)
+			c.syn(l, 0)
+			c.answer(l, 0)
+			l.settle(0)
+			l.one(0, "SYN-ACK")
+			l.send(1, headertest.TCP(c.client, c.vip, ack)) // becomes the header
+			l.one(1, "the header")
+			data := headertest.TCP(c.backend, c.source, psh|ack)
+			data.Payload = []byte("pong")
+			want := data.Ack
+			data.Ack += proxyproto.Bytes(i == 1)
+			l.send(0, data)
+			list, frames := l.take(0)
+			if len(list) != 1 {
+				t.Fatalf("family %d: %d packets; drops %s", i, len(list), l.drops(0))
+			}
+			if got := binary.BigEndian.Uint32(frames[0][list[0].L4+8:]); got != want {
+				t.Errorf("family %d: the client gets the acknowledgement %d, want %d", i, got, want)
+			}
+			l.settle(0)
+			c.passes(l, 0, "an ACK of the client", headertest.TCP(c.client, c.vip, ack), c.source, c.backend)
 		}
 	})
 }
