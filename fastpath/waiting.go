@@ -83,8 +83,8 @@ func (w *Worker) mayLeave(p *packet, ref flowtable.Ref, s *flowtable.Segment) (d
 	return queued, true
 }
 
-// othersSegment reports whether a client's segment belongs to another gateway's connection (docs/adr/0037,
-// proveSegments). The backend would answer it with an RST that the client accepts.
+// othersSegment reports whether a client's segment belongs to another gateway's connection
+// (docs/adr/0037, proveSegments). The backend would answer it with an RST that the client accepts.
 func (w *Worker) othersSegment(p *packet, ref flowtable.Ref) bool {
 	return (w.flows.Tracked(ref) || w.flows.OwnerOf(ref) != 0) && w.flows.UnprovenBy(ref, &p.segment)
 }

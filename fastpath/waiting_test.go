@@ -111,8 +111,8 @@ func TestWaitingAtShutdown(t *testing.T) {
 	}
 }
 
-// TestOthersSegment: a segment that does not acknowledge the backend's SYN belongs to another gateway's
-// connection, and gets no answer.
+// TestOthersSegment: a segment that does not acknowledge the backend's SYN belongs to another
+// gateway's connection, and gets no answer.
 func TestOthersSegment(t *testing.T) {
 	l, decide := groupLab(t, labConfig{})
 	nic := l.workers[0].nic

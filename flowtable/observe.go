@@ -17,9 +17,9 @@ func (h *Handle) Changes(r Ref, from Side, s Segment, now Time) bool {
 		m.ChangedTo(m.Observe(from, s, word, now.Ticks()), from, &s, word, syn)
 }
 
-// UnprovenBy reports whether a client's segment belongs to another connection than a flow whose
-// handshake is not proven: it acknowledges no SYN of the flow's backend, or what the backend cannot
-// have sent since. Of a group another gateway may have made that connection's flow.
+// UnprovenBy reports whether a client's segment acknowledges neither the SYN of the flow's backend
+// nor its first data, although the handshake is not proven. The segment then belongs to a
+// connection that another gateway of the group has made.
 func (h *Handle) UnprovenBy(r Ref, s *Segment) bool {
 	f := h.Flow(r)
 	// As in Observe: the word first.

@@ -60,8 +60,8 @@ func (g *grouped) held() (n int) {
 }
 
 // TestGroupCut: the network between three gateways is cut while new connections use 200 ports of
-// the client again and again. Then it is whole again and a gateway is killed; or a gateway is killed
-// while it is cut. No packet reaches another connection's end, and held ports become free.
+// the client again and again. Then it is whole again and a gateway is killed; or a gateway is
+// killed while it is cut. No packet reaches another connection's end, and held ports become free.
 func TestGroupCut(t *testing.T) {
 	onlyFull(t)
 	timed(t, func(t *testing.T, kind string) {
@@ -136,8 +136,8 @@ func (g *grouped) lossy() error {
 
 // spread sends each SYN of the client to a gateway by chance. Other packets go where ECMP leads.
 func (g *grouped) spread() error {
-	errs := []error{nft(g.client, fmt.Sprintf("table inet spread {\n"+
-		"chain out { type route hook output priority mangle;\ntcp dport %d tcp flags & (syn|ack) == syn meta mark set numgen random mod %d offset 1\n}\n}\n", port,
+	errs := []error{nft(g.client, fmt.Sprintf("table inet spread {\nchain out {\n"+
+		"type route hook output priority mangle;\ntcp dport %d tcp flags & (syn|ack) == syn meta mark set numgen random mod %d offset 1\n}\n}\n", port,
 		len(g.gateways)))}
 	for i, m := range g.gateways {
 		for _, a := range []struct{ vip, via netip.Addr }{{g.a4, m.Addr4()}, {g.a6, m.Addr6()}} {
