@@ -137,7 +137,8 @@ func (g *grouped) lossy() error {
 // spread sends each SYN of the client to a gateway by chance. Other packets go where ECMP leads.
 func (g *grouped) spread() error {
 	errs := []error{nft(g.client, fmt.Sprintf("table inet spread {\nchain out {\n"+
-		"type route hook output priority mangle;\ntcp dport %d tcp flags & (syn|ack) == syn meta mark set numgen random mod %d offset 1\n}\n}\n", port,
+		"type route hook output priority mangle;\n"+
+		"tcp dport %d tcp flags & (syn|ack) == syn meta mark set numgen random mod %d offset 1\n}\n}\n", port,
 		len(g.gateways)))}
 	for i, m := range g.gateways {
 		for _, a := range []struct{ vip, via netip.Addr }{{g.a4, m.Addr4()}, {g.a6, m.Addr6()}} {
