@@ -500,7 +500,7 @@ func TestExplainGroup(t *testing.T) {
 	})
 	board := l.workers[0].config.Copies
 	e, err := decide.NewExplainer(decide.ExplainerConfig{Services: &l.handle, Hops: l.hops, Flows: l.table,
-		HostSource4: addr(hostSource), Copies: board})
+		HostSource4: addr(hostSource), MayReset: board.MayReset})
 	if err != nil {
 		t.Fatal(err)
 	}

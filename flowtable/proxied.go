@@ -20,8 +20,8 @@ func (f *Flow) Proxied() bool { return f.load().Proxied() }
 // Insertion is the PROXY header of a flow.
 type Insertion struct {
 	nat.Insertion
-	// Ack is what a segment with the header acknowledges: the first byte of the backend. It is
-	// valid while the header is sent and not acknowledged.
+	// Ack is the acknowledgement number of a segment with the header: of the backend's first byte.
+	// It is valid while the header is sent and not acknowledged.
 	Ack uint32
 	// Reset: one end sent an RST, and no later packet has shown that the connection lives on.
 	Reset bool

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"sync"
 
-	"sluice.dev/sluice/fastpath/copies"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
@@ -23,7 +22,9 @@ type ExplainerConfig struct {
 	Flows                    *flowtable.Table // nil: no flow is known
 	Affinity                 *affinity.Table  // nil: no client is pinned
 	HostSource4, HostSource6 header.Addr
-	Copies                   *copies.Board // nil: the gateway is in no group
+	// MayReset reports whether unknown segments get an RST at a time, in nanoseconds of
+	// CLOCK_BOOTTIME; nil: the gateway is in no group.
+	MayReset func(now uint64) bool
 }
 
 // Explainer describes how the workers would handle a packet. It makes the same plan as they do, and
@@ -67,8 +68,8 @@ type Explanation struct {
 	Verdict Verdict
 	Notify  bool
 	Error   nat.ErrorKind
-	// Reset: the sender gets an RST (if the rate allows). Silent: it gets none, because this gateway
-	// does not have all flows of its group.
+	// Reset: the sender gets an RST (if the rate allows). Silent: it gets none, because this
+	// gateway does not have all flows of its group.
 	Reset, Silent bool
 	// Grouped: the gateway is in a group.
 	Grouped bool
@@ -138,10 +139,10 @@ func (e *Explainer) Explain(t header.Tuple, opens bool, now flowtable.Time) Expl
 	if e.c.Flows != nil {
 		s.Loads = e.c.Flows.Loads()
 	}
-	s.Silent = e.c.Copies != nil && !e.c.Copies.MayReset(uint64(now))
+	s.Silent = e.c.MayReset != nil && !e.c.MayReset(uint64(now))
 	x := Explanation{Generation: s.Snap.Generation, Tuple: t, Opens: opens}
 	none := header.Addr{}
-	x.Grouped = e.c.Copies != nil || s.Snap.Group4 != none || s.Snap.Group6 != none
+	x.Grouped = e.c.MayReset != nil || s.Snap.Group4 != none || s.Snap.Group6 != none
 	if e.known(&s, &x) {
 		e.leaves(&s, &x)
 		return x

@@ -47,8 +47,10 @@ type Explainer struct {
 // New registers a participant in the flow table, if there is a table.
 func New(c Config) (*Explainer, error) {
 	x := new(Explainer)
-	fc := decide.ExplainerConfig{Services: &x.services, Hops: c.Hops, Flows: c.Flows, Affinity: c.Affinity,
-		Copies: c.Copies}
+	fc := decide.ExplainerConfig{Services: &x.services, Hops: c.Hops, Flows: c.Flows, Affinity: c.Affinity}
+	if c.Copies != nil {
+		fc.MayReset = c.Copies.MayReset
+	}
 	if h := c.Host; h != nil && h.Addr4.IsValid() {
 		fc.HostSource4 = header.AddrFrom(h.Addr4)
 	}

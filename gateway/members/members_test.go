@@ -190,7 +190,8 @@ func TestThreeGateways(t *testing.T) {
 	c.until("a copy of each flow", c.copies(100))
 	a.until("acknowledged", func(v *View) bool { return v.Copied && v.Members[0].Lag+v.Members[1].Lag == 0 })
 	for slot := range a.file.Table.Slots() {
-		if r := a.file.Table.AtSlot(slot); r != 0 && a.handle.Live(r) && a.Verdicts([]uint32{slot})[0] != group.Protected {
+		if r := a.file.Table.AtSlot(slot); r != 0 && a.handle.Live(r) &&
+			a.Verdicts([]uint32{slot})[0] != group.Protected {
 			t.Errorf("the flow of slot %d is not protected", slot)
 		}
 	}

@@ -123,7 +123,7 @@ var rules = []rule{
 		"control/loop"},
 		Why: "it translates control's sets for xdpprog; it must see neither its callers nor interfaces"},
 	{From: "gateway/flows", Never: []string{"gateway", "fastpath/xsk", "xdpprog", "control/loop"},
-		But: []string{"gateway/boottime"},
+		But: []string{"gateway/boottime", "gateway/group"},
 		Why: "what is done with flows and pins needs no device, no socket and no kernel program"},
 	{From: "gateway/flowlog", Never: []string{"gateway", "fastpath/xsk", "xdpprog", "control/loop", "control/compiler"},
 		But: []string{"gateway/boottime"},

@@ -15,7 +15,8 @@ import (
 // visit the states that are nearest to the initial one.
 const mostStates = 20_000_000
 
-// portBounds are explored completely; large ones only if SLUICE_FAULT_RUNS is set, and up to mostStates.
+// portBounds are explored completely; large ones only if SLUICE_FAULT_RUNS is set, and up to
+// mostStates.
 var portBounds = []struct {
 	name  string
 	large bool
