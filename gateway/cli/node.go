@@ -32,7 +32,7 @@ func (s *session) nodeCommand() *cobra.Command {
 		Short: "Prepare a node with endpoints for direct return",
 		Long: "node makes the end of the gateways' tunnel on a node that has endpoints of Services with direct\n" +
 			"return (annotation sluice.dev/forwarding: direct). It runs on that node, not on a gateway, needs\n" +
-			"CAP_NET_ADMIN and nft, and asks neither the daemon nor the API server.",
+			"CAP_NET_ADMIN, and asks neither the daemon nor the API server.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}

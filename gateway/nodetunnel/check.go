@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
@@ -85,29 +83,23 @@ func forwarding() (list []doctor.Finding) {
 	return list
 }
 
-var dropped = regexp.MustCompile(`counter packets (\d+) `)
-
 // firewall checks that the table is for this tunnel and has gateways, and counts what it dropped.
 func firewall(t vxlan.Tunnel) doctor.Finding {
-	f := doctor.Finding{Check: "firewall", Subject: "inet " + table, Level: doctor.Fail, Do: "run `sluice node apply`"}
-	text, there := listTable()
-	switch {
-	case !there:
+	f := doctor.Finding{Check: "firewall", Subject: "inet " + tableName, Level: doctor.Fail,
+		Do: "run `sluice node apply`"}
+	switch s, err := readFirewall(t); {
+	case err != nil:
+		f.Found, f.Do = err.Error(), "run it as root, or with CAP_NET_ADMIN"
+	case !s.there:
 		f.Found = "is missing: every host can send packets with any client's address into the tunnel"
-	case strings.Count(text, fmt.Sprintf("udp dport %d @th,96,24 ", t.Port)) != 2 ||
-		!strings.Contains(text, fmt.Sprintf("@th,96,24 %d ", t.VNI)) &&
-			!strings.Contains(text, fmt.Sprintf("@th,96,24 0x%x ", t.VNI)):
+	case !s.ours:
 		f.Found = "is for another tunnel"
-	case !strings.Contains(text, "elements = {"):
+	case s.gateways == 0:
 		f.Found = "has no gateway: it drops all packets of the tunnel"
 	default:
-		n := uint64(0)
-		for _, m := range dropped.FindAllStringSubmatch(text, -1) {
-			packets, _ := strconv.ParseUint(m[1], 10, 64)
-			n += packets
-		}
-		f.Level, f.Do, f.Found = doctor.OK, "", fmt.Sprintf("%d packets from others than gateways dropped", n)
-		if n > 0 {
+		f.Level, f.Do = doctor.OK, ""
+		f.Found = fmt.Sprintf("%d packets from others than gateways dropped", s.dropped)
+		if s.dropped > 0 {
 			f.Level, f.Do = doctor.Warn, "if a gateway sent them, add its address with --gateway"
 		}
 	}

@@ -22,7 +22,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -46,8 +45,6 @@ type device struct {
 
 var devices = [...]device{{"sluice-dsr", net.IPv4zero}, {"sluice-dsr6", net.IPv6zero}}
 
-const table = "sluice_node"
-
 // dummy is the address of each device. Its scope keeps it from being chosen as a source elsewhere.
 var dummy = &netlink.Addr{
 	IPNet: &net.IPNet{IP: net.IPv4(192, 0, 0, 8).To4(), Mask: net.CIDRMask(32, 32)}, Scope: int(netlink.SCOPE_LINK),
@@ -56,10 +53,10 @@ var dummy = &netlink.Addr{
 // Apply makes devices, settings and firewall, and replaces differing ones. It returns a line for
 // each change, even with an error. The firewall is there before the first device.
 func Apply(c *Config) (changed []string, err error) {
-	if err := nft(c.ruleset()); err != nil {
+	if err := c.protect(); err != nil {
 		return nil, err
 	}
-	changed = append(changed, fmt.Sprintf("nftables table inet %s: tunnel packets only from %s", table,
+	changed = append(changed, fmt.Sprintf("nftables table inet %s: tunnel packets only from %s", tableName,
 		prefixes(c.Gateways)))
 	for _, d := range devices {
 		did, err := d.apply(c.Tunnel)
@@ -195,45 +192,11 @@ func Remove() (removed []string, err error) {
 		}
 		removed = append(removed, "device "+d.name)
 	}
-	if _, there := listTable(); !there {
-		return removed, nil
+	was, err := unprotect()
+	if err == nil && was {
+		removed = append(removed, "nftables table inet "+tableName)
 	}
-	if err := nft("delete table inet " + table + "\n"); err != nil {
-		return removed, err
-	}
-	return append(removed, "nftables table inet "+table), nil
-}
-
-// ruleset returns an nft script that replaces the table in one transaction. The rules compare the
-// VNI (bits 96 to 119 after the start of the UDP header), because another overlay may use the port.
-// The first fragment of a packet may end before the VNI. So the first rule, which never matches,
-// has a ct expression: with one in the ruleset the kernel reassembles packets before these rules
-// (net/netfilter/nft_ct.c, nf_ct_netns_get; NF_IP_PRI_CONNTRACK_DEFRAG is before raw). kube-proxy's
-// rules have the same effect, but may be missing.
-func (c *Config) ruleset() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\ntable inet %[1]s {\n", table)
-	for f, kind := range []string{"ipv4_addr", "ipv6_addr"} {
-		var members []netip.Prefix
-		for _, p := range c.Gateways {
-			if p.Addr().Is6() == (f == 1) {
-				members = append(members, p)
-			}
-		}
-		fmt.Fprintf(&b, "\tset gateways%d {\n\t\ttype %s\n\t\tflags interval\n\t\tauto-merge\n", 4+2*f, kind)
-		if len(members) > 0 {
-			fmt.Fprintf(&b, "\t\telements = { %s }\n", prefixes(members))
-		}
-		b.WriteString("\t}\n")
-	}
-	b.WriteString("\tchain prerouting {\n\t\ttype filter hook prerouting priority raw; policy accept;\n")
-	b.WriteString("\t\tmeta l4proto udp ct state established\n")
-	for f, ip := range []string{"ip", "ip6"} {
-		fmt.Fprintf(&b, "\t\tudp dport %d @th,96,24 %d %s saddr != @gateways%d counter drop\n", c.Port, c.VNI, ip,
-			4+2*f)
-	}
-	b.WriteString("\t}\n}\n")
-	return b.String()
+	return removed, err
 }
 
 func prefixes(list []netip.Prefix) string {
@@ -244,26 +207,6 @@ func prefixes(list []netip.Prefix) string {
 		}
 	}
 	return strings.Join(names, ", ")
-}
-
-// nft runs a script of nft(8).
-func nft(script string) error {
-	c := exec.Command("nft", "-f", "-")
-	c.Stdin = strings.NewReader(script)
-	out, err := c.CombinedOutput()
-	switch {
-	case errors.Is(err, exec.ErrNotFound):
-		return errors.New("nft is not installed: install the package nftables")
-	case err != nil:
-		return fmt.Errorf("nft: %w: %s", err, strings.TrimSpace(string(out)))
-	}
-	return nil
-}
-
-// listTable returns the text of the table, and whether there is one.
-func listTable() (text string, there bool) {
-	out, err := exec.Command("nft", "list", "table", "inet", table).Output()
-	return string(out), err == nil
 }
 
 const sysctls = "/proc/sys/net/"

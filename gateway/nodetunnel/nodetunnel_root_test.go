@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
 	"sluice.dev/sluice/gateway/doctor"
@@ -32,6 +33,7 @@ func TestNode(t *testing.T) {
 func testNode(t *testing.T) {
 	c := &Config{Tunnel: vxlan.Tunnel{VNI: 20942, Port: 4789},
 		Gateways: []netip.Prefix{netip.MustParsePrefix("10.0.1.2/32"), netip.MustParsePrefix("10.0.2.3/28"),
+			netip.MustParsePrefix("10.0.2.4/30"), netip.MustParsePrefix("255.255.255.255/32"),
 			netip.MustParsePrefix("2001:db8::1/128")}}
 	failed := func() (checks []string) {
 		for _, f := range Check(t.Context(), c.Tunnel) {
@@ -68,10 +70,7 @@ func testNode(t *testing.T) {
 		}
 	}
 	apply(1) // the list of gateways is replaced, the devices stay
-	if text, _ := listTable(); !strings.Contains(text, "10.0.1.2, 10.0.2.0/28") ||
-		!strings.Contains(text, "2001:db8::1") {
-		t.Errorf("the firewall is\n%s", text)
-	}
+	checkRuleset(t)
 	c.VNI++
 	want("another VNI", "device", "firewall")
 	apply(3)
@@ -95,9 +94,9 @@ func testNode(t *testing.T) {
 		{"strict", func() error { return write("ipv4/conf/"+devices[0].name+"/rp_filter", "1") }, "rp_filter"},
 		{"does not forward", func() error { return write("ipv4/conf/"+devices[0].name+"/forwarding", "0") }, ""},
 		{"no gateways", func() error {
-			return exec.Command("nft", "flush", "set", "inet", table, "gateways4").Run()
+			return exec.Command("nft", "flush", "set", "inet", tableName, "gateways4").Run()
 		}, ""},
-		{"no firewall", func() error { return nft("delete table inet " + table + "\n") }, "firewall"},
+		{"no firewall", func() error { return exec.Command("nft", "delete", "table", "inet", tableName).Run() }, "firewall"},
 	} {
 		if err := tt.breakIt(); err != nil {
 			t.Fatal(tt.name, err)
@@ -120,6 +119,39 @@ func testNode(t *testing.T) {
 	}
 	want("removed", "device", "firewall")
 	testOtherOverlay(t, c)
+}
+
+// checkRuleset compares the table with the ruleset that its description has.
+func checkRuleset(t *testing.T) {
+	t.Helper()
+	text, err := exec.Command("nft", "--stateless", "list", "table", "inet", tableName).CombinedOutput()
+	want := `table inet sluice_node {
+	set gateways4 {
+		type ipv4_addr
+		flags interval
+		auto-merge
+		elements = { 10.0.1.2, 10.0.2.0/28,
+			     255.255.255.255 }
+	}
+
+	set gateways6 {
+		type ipv6_addr
+		flags interval
+		auto-merge
+		elements = { 2001:db8::1 }
+	}
+
+	chain prerouting {
+		type filter hook prerouting priority raw; policy accept;
+		meta l4proto udp ct state established
+		udp dport 4789 @th,96,24 0x51ce ip saddr != @gateways4 counter drop
+		udp dport 4789 @th,96,24 0x51ce ip6 saddr != @gateways6 counter drop
+	}
+}
+`
+	if diff := gocmp.Diff(want, string(text)); diff != "" || err != nil {
+		t.Errorf("%v, the firewall, -want +got:\n%s", err, diff)
+	}
 }
 
 // testOtherOverlay: a VXLAN device of a network plugin has the UDP port. Devices share a port only
