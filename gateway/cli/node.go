@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -17,6 +19,7 @@ import (
 // NodeCommands are the functions of package nodetunnel.
 type NodeCommands struct {
 	Apply  func(*nodetunnel.Config) (changed []string, err error)
+	Run    func(ctx context.Context, c *nodetunnel.Config, report func(line string)) error
 	Check  func(context.Context, vxlan.Tunnel) []doctor.Finding
 	Remove func() (removed []string, err error)
 }
@@ -36,7 +39,7 @@ func (s *session) nodeCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(s.nodeApplyCommand(), s.nodeCheckCommand(), s.nodeRemoveCommand())
+	c.AddCommand(s.nodeApplyCommand(), s.nodeRunCommand(), s.nodeCheckCommand(), s.nodeRemoveCommand())
 	return c
 }
 
@@ -59,7 +62,6 @@ func checkTunnel(t *vxlan.Tunnel) error {
 }
 
 func (s *session) nodeApplyCommand() *cobra.Command {
-	var gateways []string
 	c := &cobra.Command{
 		Use:   "apply --vni N --gateway ADDRESS...",
 		Short: "Make the tunnel's devices and firewall, or correct them",
@@ -69,27 +71,62 @@ func (s *session) nodeApplyCommand() *cobra.Command {
 		Example: "  sluice node apply --vni 20942 --gateway 10.0.1.2 --gateway 10.0.2.0/28",
 		Args:    cobra.NoArgs,
 	}
-	t := tunnelFlags(c)
-	c.Flags().StringSliceVar(&gateways, "gateway", nil, "address or prefix that gateways send from; may be repeated")
+	config := nodeFlags(c)
 	c.RunE = func(*cobra.Command, []string) error {
-		if err := checkTunnel(t); err != nil {
+		cfg, err := config()
+		if err != nil {
 			return err
 		}
-		if len(gateways) == 0 {
-			return usageError{errors.New("--gateway is missing: without one the node drops all packets of the tunnel")}
-		}
-		cfg := nodetunnel.Config{Tunnel: *t}
-		for _, text := range gateways {
-			p, err := parseGateway(text)
-			if err != nil {
-				return usageError{fmt.Errorf("--gateway %q is neither an address nor a prefix", text)}
-			}
-			cfg.Gateways = append(cfg.Gateways, p)
-		}
-		changed, err := s.app.Node.Apply(&cfg)
+		changed, err := s.app.Node.Apply(cfg)
 		return errors.Join(s.printNode(changed, "applied"), err)
 	}
 	return c
+}
+
+func (s *session) nodeRunCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "run --vni N --gateway ADDRESS...",
+		Short: "Keep the tunnel until SIGTERM, then remove it: for a DaemonSet or a systemd unit",
+		Long: "run does what apply does, corrects the tunnel if another program changes it, and removes it on SIGTERM.\n" +
+			"If another run has started since, the tunnel stays: it is that one's.",
+		Args: cobra.NoArgs,
+	}
+	config := nodeFlags(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		cfg, err := config()
+		if err != nil {
+			return err
+		}
+		ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGTERM, syscall.SIGINT)
+		defer stop()
+		return s.app.Node.Run(ctx, cfg, func(line string) { fmt.Fprintln(s.app.Out, line) })
+	}
+	return c
+}
+
+// nodeFlags adds the flags of apply and run, and returns a function that reads them.
+func nodeFlags(c *cobra.Command) func() (*nodetunnel.Config, error) {
+	t := tunnelFlags(c)
+	var gateways []string
+	c.Flags().StringSliceVar(&gateways, "gateway", nil, "address or prefix that gateways send from; may be repeated")
+	return func() (*nodetunnel.Config, error) {
+		if err := checkTunnel(t); err != nil {
+			return nil, err
+		}
+		if len(gateways) == 0 {
+			return nil, usageError{errors.New("--gateway is missing: without one the node drops all packets of the " +
+				"tunnel")}
+		}
+		cfg := &nodetunnel.Config{Tunnel: *t}
+		for _, text := range gateways {
+			p, err := parseGateway(text)
+			if err != nil {
+				return nil, usageError{fmt.Errorf("--gateway %q is neither an address nor a prefix", text)}
+			}
+			cfg.Gateways = append(cfg.Gateways, p)
+		}
+		return cfg, nil
+	}
 }
 
 func parseGateway(text string) (netip.Prefix, error) {

@@ -27,6 +27,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/host/hostlink"
 	"sluice.dev/sluice/nat/vxlan"
 )
 
@@ -212,7 +213,14 @@ func prefixes(list []netip.Prefix) string {
 const sysctls = "/proc/sys/net/"
 
 func write(name, value string) error {
-	if err := os.WriteFile(sysctls+name, []byte(value), 0); err != nil {
+	err := os.WriteFile(sysctls+name, []byte(value), 0)
+	if errors.Is(err, unix.EROFS) && read(name) == value {
+		return nil
+	}
+	if errors.Is(err, unix.EROFS) { // in a container
+		err = os.WriteFile(hostlink.HostProcSys+"/net/"+name, []byte(value), 0)
+	}
+	if err != nil {
 		return fmt.Errorf("setting net.%s: %w", strings.ReplaceAll(name, "/", "."), err)
 	}
 	return nil

@@ -1,0 +1,103 @@
+package nodetunnel
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/gateway/doctor"
+)
+
+// checkInterval is the time between two checks of Run.
+const checkInterval = 5 * time.Second
+
+// Run applies the tunnel, corrects it while ctx lasts, and then removes it. It reports each change
+// and each new error in a line. A Run that starts beside another one takes the tunnel over: the
+// other one corrects and removes nothing, unless the tunnel disappears. So a tunnel stays when a
+// pod is replaced by the next one, and goes with the last pod.
+//
+// The owner is the alias of the first device.
+func Run(ctx context.Context, c *Config, report func(line string)) error {
+	own := "sluice node run " + rand.Text()
+	tick := time.NewTicker(checkInterval)
+	defer tick.Stop()
+	failed := ""
+	for started := false; ; {
+		changed, err := c.keep(own, &started)
+		for _, line := range changed {
+			report("applied: " + line)
+		}
+		if text := errorText(err); text != failed {
+			if failed = text; text != "" {
+				report(text)
+			}
+		}
+		select {
+		case <-tick.C:
+			continue
+		case <-ctx.Done():
+		}
+		if owner, err := readOwner(); err != nil || owner != own {
+			return err
+		}
+		removed, err := Remove()
+		for _, line := range removed {
+			report("removed: " + line)
+		}
+		return err
+	}
+}
+
+// keep applies the tunnel if it is incomplete, or if this Run has not done so yet.
+func (c *Config) keep(own string, started *bool) (changed []string, err error) {
+	owner, err := readOwner()
+	if err != nil {
+		return nil, err
+	}
+	if *started && (owner == own && c.complete() || owner != own && owner != "") {
+		return nil, nil
+	}
+	if changed, err = Apply(c); err != nil {
+		return changed, err
+	}
+	*started = true
+	link, err := devices[0].find()
+	if err != nil || link == nil {
+		return changed, err
+	}
+	if err := netlink.LinkSetAlias(link, own); err != nil {
+		return changed, fmt.Errorf("device %s: setting its alias: %w", devices[0].name, err)
+	}
+	return changed, nil
+}
+
+// complete reports whether devices and firewall are as Apply makes them.
+func (c *Config) complete() bool {
+	list := []doctor.Finding{firewall(c.Tunnel)}
+	for _, d := range devices {
+		if !d.v6() || hasIPv6() {
+			list = append(list, d.check(c.Tunnel)...)
+		}
+	}
+	return !doctor.Failed(list)
+}
+
+// readOwner returns the alias of the first device; "" without an alias or a device.
+func readOwner() (string, error) {
+	link, err := devices[0].find()
+	if err != nil || link == nil {
+		return "", err
+	}
+	return link.Attrs().Alias, nil
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return strings.TrimSpace(err.Error())
+}

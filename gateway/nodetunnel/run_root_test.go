@@ -1,0 +1,84 @@
+//go:build root
+
+package nodetunnel
+
+import (
+	"context"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netns"
+
+	"sluice.dev/sluice/nat/vxlan"
+	"sluice.dev/sluice/test/bed/topo"
+)
+
+// TestRun: the tunnel survives the replacement of a Run by the next one, is corrected, and goes
+// with the last Run.
+func TestRun(t *testing.T) {
+	space, err := topo.NewSpace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { space.Close() })
+	if err := space.Run(func() error { testRun(t); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func testRun(t *testing.T) {
+	c := &Config{Tunnel: vxlan.Tunnel{VNI: 20942, Port: 4789}, Gateways: []netip.Prefix{
+		netip.MustParsePrefix("10.0.1.2/32")}}
+	here, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.Close()
+	start := func() (end func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			runtime.LockOSThread() // the thread ends with the goroutine
+			if err := netns.Set(here); err != nil {
+				done <- err
+				return
+			}
+			done <- Run(ctx, c, func(line string) { t.Log(line) })
+		}()
+		return func() {
+			t.Helper()
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	until := func(what string, is func() bool) {
+		t.Helper()
+		for end := time.Now().Add(4 * checkInterval); !is(); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("not within %v: %s", 4*checkInterval, what)
+			}
+		}
+	}
+	owner := func() string { o, _ := readOwner(); return o }
+	endFirst := start()
+	until("a tunnel", func() bool { return owner() != "" && c.complete() })
+	first := owner()
+	endSecond := start()
+	until("another owner", func() bool { return owner() != first && owner() != "" })
+	endFirst()
+	if !c.complete() {
+		t.Error("the first Run removed the tunnel of the second one")
+	}
+	if _, err := unprotect(); err != nil {
+		t.Fatal(err)
+	}
+	until("the firewall again", c.complete)
+	endSecond()
+	if s, err := readFirewall(c.Tunnel); err != nil || s.there || owner() != "" {
+		t.Errorf("after the last Run: firewall %v, owner %q, %v", s.there, owner(), err)
+	}
+}
