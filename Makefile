@@ -20,8 +20,9 @@ ROOTED     = $(sort $(shell grep -lrE '^//go:build.*\broot\b' --include='*_test.
 FIRST     := ./test/e2e
 APART      = $(FIRST) $(filter-out $(ALONE) $(FIRST),$(ROOTED))
 BESIDE     = $(filter-out $(ALONE) $(ROOTED),$(patsubst $(shell $(GO) list -m)/%,./%,$(shell $(GO) list ./...)))
-# Packages whose goroutines share memory, for the race detector.
+# Packages whose goroutines share memory, for the race detector. SINGLE have no goroutines.
 SHARING   := ./flowtable% ./nat% ./fastpath% ./control% ./announce% ./allocate% ./config% ./serve% ./host% ./gateway% ./cmd% ./internal%
+SINGLE    := ./gateway/group/model ./gateway/group/session ./gateway/group/wire
 
 .PHONY: help
 help: ## list the targets
@@ -50,7 +51,7 @@ unit: ## the tests that need no root, which are most of them: run these first
 
 .PHONY: race
 race: build ## packages whose goroutines share memory, and the daemon on real traffic, under the race detector
-	$(TOGETHER) -race -short $(filter $(SHARING),$(BESIDE))
+	$(TOGETHER) -race -short $(filter-out $(SINGLE),$(filter $(SHARING),$(BESIDE)))
 	$(ISOLATED) -race -short $(filter $(SHARING),$(APART))
 	$(TOGETHER) -p 1 -race -short $(filter $(SHARING),$(ALONE))
 	SLUICE_RACE=1 $(ISOLATED) -run 'TestWorkersShareFlows|TestFragments|TestReload|TestClientAddressIsKept|TestDeviceDeletedAndCreated' -count=1 ./test/e2e

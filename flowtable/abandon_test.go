@@ -11,6 +11,7 @@ import (
 
 	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // The SYNs that a client sends after its first one, by age of the flow, and which of them count as
@@ -154,7 +155,7 @@ func TestRepeatedOnAnOpenConnection(t *testing.T) {
 // For any number of copies at any number of workers, one worker reports the repetition.
 func TestRepeatedOnce(t *testing.T) {
 	flows := 20_000
-	if testing.Short() || raceEnabled {
+	if testing.Short() || size.Race {
 		flows = 4_000
 	}
 	tb, own := testTableOf(t, Config{IPv4Flows: uint32(flows), HalfOpen: uint32(flows), Timeouts: DefaultTimeouts()})
@@ -236,7 +237,7 @@ func TestAbandon(t *testing.T) {
 // An answer and Abandon at the same time: only one of them succeeds.
 func TestAbandonRace(t *testing.T) {
 	rounds := uint32(20_000)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || size.Race {
 		rounds = 3_000
 	}
 	tb, own := testTable(t, 20_000, 0)

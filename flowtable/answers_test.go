@@ -4,35 +4,26 @@ import (
 	"container/heap"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/size"
 )
 
-// runsVariable is how often faults are injected (package test/faults). At 200 each simulation of
-// this file checks 10,000,000 answers.
-const runsVariable = "SLUICE_FAULT_RUNS"
-
 // simulatedAnswers returns how many answers each part of a simulation checks, and whether all parts
-// run.
+// run. At 200 runs each simulation of this file checks 10,000,000 answers.
 func simulatedAnswers(t *testing.T, parts int) (answers int, all bool) {
-	s := os.Getenv(runsVariable)
+	n := size.Runs(t, 0, 50_000)
 	switch {
-	case s == "" && raceEnabled:
-		return 500, false
-	case s == "" && testing.Short():
+	case n > 0:
+		return n / parts, true
+	case size.Race:
+		return 125, false
+	case testing.Short():
 		return 3_000, false
-	case s == "":
-		return 20_000, false
 	}
-	n, err := strconv.Atoi(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n * 50_000 / parts, true
+	return 20_000, false
 }
 
 // A udpServer decides how a backend answers a question that reaches it. reply appends the delays of

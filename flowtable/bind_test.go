@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // Workers with different snapshots bind one flow at once. The last store wins, but a generation
@@ -16,7 +17,7 @@ func TestBindAtOnce(t *testing.T) {
 	f := h.Flow(r)
 	h.Bind(r, 1, 1, 1, 1, 1)
 	rounds := uint32(200_000)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || size.Race {
 		rounds = 30_000
 	}
 	check := func() bool {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // givesWay has the packets that make a flow of each kind, except expired flows, which the sweep
@@ -117,7 +118,7 @@ func TestFullTableAdmits(t *testing.T) {
 		for _, of := range givesWay {
 			for _, recovered := range []bool{false, true} {
 				if p.name != "1 % scattered" && of.kind != ShedClosed ||
-					scale() > 1 && recovered != (i%2 == 0) || raceEnabled && of.kind != ShedClosed {
+					scale() > 1 && recovered != (i%2 == 0) || size.Race && of.kind != ShedClosed {
 					continue
 				}
 				name := fmt.Sprintf("%s, %v, recovered %v", p.name, of.kind, recovered)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // kinds counts live flows by their kind of Shed.
@@ -371,7 +372,7 @@ func TestSweepPace(t *testing.T) {
 }
 
 func TestNoAllocations(t *testing.T) {
-	if raceEnabled {
+	if size.Race {
 		t.Skip("the race detector allocates")
 	}
 	_, h := testTable(t, 1000, 1000)

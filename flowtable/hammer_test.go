@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 const hammerWorkers = 4
@@ -124,8 +125,8 @@ func TestHammer(t *testing.T) {
 	own.Close()
 	var shadow [ports]atomic.Int32
 	operations := 200_000
-	if testing.Short() || raceEnabled {
-		operations = 40_000
+	if testing.Short() || size.Race {
+		operations = 10_000
 	}
 	seed := testSeed(t)
 	var exhausted, created atomic.Int64
@@ -222,8 +223,8 @@ func TestHammerUnderPressure(t *testing.T) {
 	tb, own := testTableOf(t, Config{IPv4Flows: 300, IPv6Flows: 100, HalfOpen: 50, Timeouts: DefaultTimeouts()})
 	own.Close()
 	operations := 150_000
-	if testing.Short() || raceEnabled {
-		operations = 30_000
+	if testing.Short() || size.Race {
+		operations = 8_000
 	}
 	seed := testSeed(t)
 	var clock atomic.Uint64

@@ -9,6 +9,7 @@ import (
 
 	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // These tests put the steps of several insertions and removals in every possible
@@ -55,7 +56,7 @@ func (r *remover) step(a *arena) bool {
 // are alike, so the first step is always actor 0's.
 func orders(t *testing.T, start func() []actor, a *arena, check func() error) int {
 	most := math.MaxInt
-	if raceEnabled || testing.Short() {
+	if size.Race || testing.Short() {
 		most = 20_000 // these tests do not need the detector
 	}
 	order := []int{0}

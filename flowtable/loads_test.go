@@ -11,6 +11,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // The index of a BackendRef is the index that package services uses.
@@ -227,7 +228,7 @@ func TestAdopt(t *testing.T) {
 // bound: in any order, the loads are the sums of the flows that count.
 func TestLoadsHammer(t *testing.T) {
 	flows := 40_000
-	if testing.Short() || raceEnabled {
+	if testing.Short() || size.Race {
 		flows = 8_000
 	}
 	c := Config{IPv4Flows: uint32(flows), HalfOpen: uint32(flows), Timeouts: DefaultTimeouts()}
@@ -293,8 +294,8 @@ func TestLoadsHammer(t *testing.T) {
 // Two operations on one flow at the same moment, repeated with varying time between them.
 func TestLoadsRaces(t *testing.T) {
 	flows := 30_000
-	if testing.Short() || raceEnabled {
-		flows = 4_000
+	if testing.Short() || size.Race {
+		flows = 1_000
 	}
 	type do = func(h *Handle, r Ref)
 	bind := func(ref uint32) do { return func(h *Handle, r Ref) { h.Bind(r, 1, 7, ref, 1, 1) } }
@@ -369,7 +370,7 @@ func TestLoadsRaces(t *testing.T) {
 // All changes of one flow's count at once, as fast as possible: each is counted exactly once.
 func TestLoadsOneFlow(t *testing.T) {
 	changes := 3_000_000
-	if testing.Short() || raceEnabled {
+	if testing.Short() || size.Race {
 		changes = 200_000
 	}
 	tb, h := testTable(t, 10, 0)
@@ -403,7 +404,7 @@ func TestLoadsOneFlow(t *testing.T) {
 // has its former value, in either order.
 func TestLoadsResetRace(t *testing.T) {
 	rounds := 300_000
-	if testing.Short() || raceEnabled {
+	if testing.Short() || size.Race {
 		rounds = 100_000
 	}
 	tb, h := testTable(t, 10, 0)

@@ -6,6 +6,7 @@ import (
 
 	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // step is one packet of a connection.
@@ -118,7 +119,10 @@ func TestSegmentSequences(t *testing.T) {
 // A flow is found until its timeout, and not from a second after it: lookups find no expired flow,
 // even if the sweep is late.
 func TestTimeouts(t *testing.T) {
-	d, rfc := DefaultTimeouts(), RFCTimeouts()
+	d, rfc, count := DefaultTimeouts(), RFCTimeouts(), 1000
+	if size.Race {
+		count = 100
+	}
 	open := []step{{ClientSide, header.TCPSYN, 0}, {ReplySide, header.TCPSYN | header.TCPACK, 0}, {ClientSide,
 		header.TCPACK, 0},
 		{ReplySide, header.TCPACK, 0}}
@@ -162,7 +166,7 @@ func TestTimeouts(t *testing.T) {
 				tb, h := testTableOf(t, Config{IPv4Flows: 1000, HalfOpen: 1001, Timeouts: profile.t,
 					HashKey: testKey}) // with another key a chain may be full by chance, and a flow finds no place
 				var flows []NewFlow
-				for i := range uint32(1000) {
+				for i := range uint32(count) {
 					n := newFlow(c.proto, false, i)
 					r := h.mustCreate(t, bootTime, n)
 					for _, s := range c.steps {
@@ -180,16 +184,16 @@ func TestTimeouts(t *testing.T) {
 				}
 				last := bootTime + Time(profile.want) - second
 				h.sweepAll(last)
-				if n := found(last); n != 1000 {
-					t.Errorf("one second early: %d of 1000 flows left", n)
+				if n := found(last); n != count {
+					t.Errorf("one second early: %d of %d flows left", n, count)
 				}
 				over := bootTime + Time(profile.want) + 2*second
 				if n := found(over); n != 0 {
 					t.Errorf("two seconds late: %d flows found before the sweep", n)
 				}
 				h.Enter(over)
-				if _, n := h.sweepAll(over); n != 1000 {
-					t.Errorf("the sweep ended %d flows, want 1000", n)
+				if _, n := h.sweepAll(over); n != count {
+					t.Errorf("the sweep ended %d flows, want %d", n, count)
 				}
 				validate(t, tb)
 			})

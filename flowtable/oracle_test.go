@@ -8,6 +8,7 @@ import (
 
 	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // oracle is the table made of plain maps: slow and simple, for one thread.
@@ -249,8 +250,8 @@ func TestOracle(t *testing.T) {
 		return tb.lifetimes.Expired(m, now.Ticks()) && tb.restsUntil(m, now.Ticks()).Since(now.Ticks()) > 0
 	}
 	operations := 300_000
-	if testing.Short() || raceEnabled {
-		operations = 50_000
+	if testing.Short() || size.Race {
+		operations = 10_000
 	}
 	for op := range operations {
 		if op%50 == 0 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // A holder of a ref may use it until its next Enter, even if the flow has ended and the handle that
@@ -62,7 +63,7 @@ func TestBindWhileOthersLeave(t *testing.T) {
 	tb, own := testTable(t, 4096, 0)
 	own.Close()
 	rounds := 100_000
-	if testing.Short() || raceEnabled {
+	if testing.Short() || size.Race {
 		rounds = 20_000
 	}
 	seed := testSeed(t)

@@ -11,6 +11,7 @@ import (
 
 	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 func copyOf(mem []byte) []byte {
@@ -183,7 +184,7 @@ func TestRecoverRefusesOtherLayouts(t *testing.T) {
 // The process dies at any instant: the memory is copied while workers change it, and the copy is
 // recovered as a valid table of flows that existed.
 func TestRecoverMidOperation(t *testing.T) {
-	if raceEnabled {
+	if size.Race {
 		t.Skip("copying memory under its writers is an intended race: it simulates a crash")
 	}
 	c := Config{IPv4Flows: 4000, IPv6Flows: 4000, Timeouts: DefaultTimeouts()}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // sweepAll sweeps the whole table once.
@@ -150,7 +151,7 @@ func TestSweepCountsEndedFlows(t *testing.T) {
 // backend. Now and then all stop: then the table must be valid.
 func TestHammerSweep(t *testing.T) {
 	rounds := 60
-	if testing.Short() || raceEnabled {
+	if testing.Short() || size.Race {
 		rounds = 12
 	}
 	tb, own := testTableOf(t, Config{IPv4Flows: 2000, IPv6Flows: 1000, HalfOpen: 3000, Timeouts: DefaultTimeouts()})

@@ -1,5 +1,0 @@
-//go:build !race
-
-package flowtable
-
-const raceEnabled = false
