@@ -14,15 +14,12 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // A simulation of TCP: a thousand clients open connections to one backend through a worker with few
 // source ports. Both ends are state machines of RFC 9293 with sequence numbers, so the oracle knows
 // which segments an end accepts, and to which connection they belong.
-
-// runsVariable is the number of injected faults (package test/faults). At 200 the simulation
-// checks 10,000,000 segments.
-const runsVariable = "SLUICE_FAULT_RUNS"
 
 const (
 	simSecond = uint64(time.Second)
@@ -614,18 +611,12 @@ func (s *simulation) run(rate, segments int) {
 // gateway does not track sequence numbers of open connections.
 func TestConnectionsStayApart(t *testing.T) {
 	rates, ranges := []int{50, 500, 2000}, []int{256, 2048, 13616}
-	segments := 25_000
-	if text := os.Getenv(runsVariable); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		segments = n * 50_000 / (len(simServers) * len(rates) * len(ranges))
-	} else {
+	segments := size.Runs(t, 0, 50_000) / (len(simServers) * len(rates) * len(ranges))
+	if segments == 0 {
+		rates, ranges, segments = []int{500}, []int{512, 13616}, 25_000
 		if testing.Short() {
 			segments /= 5
 		}
-		rates, ranges = []int{500}, []int{512, 13616}
 	}
 	for _, server := range simServers {
 		for _, rate := range rates {

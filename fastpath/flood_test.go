@@ -13,6 +13,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/reason"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // serveWidely gives the TCP frontend of vip4 enough backends for the maximum number of half-open
@@ -178,8 +179,12 @@ func TestEstablishedFirst(t *testing.T) {
 func TestHonestHandshakesBesideSYNs(t *testing.T) {
 	const (
 		halfOpen, perBurst, burst = 163_840, 400, 10 * time.Millisecond
-		bursts, away              = 600, 10 // a handshake ends ten bursts after its SYN
+		away                      = 10 // bursts from the SYN of a handshake to its end
 	)
+	bursts := 600
+	if size.Race {
+		bursts = 150
+	}
 	l := newLab(t, labConfig{flows: 8 * halfOpen, halfOpen: halfOpen, frames: 8192, ring: 2048, edit: serveWidely,
 		snat: services.PortRange{First: 2000, Count: 60_000}})
 	l.workers[0].nic.Loop()

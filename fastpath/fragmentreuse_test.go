@@ -10,6 +10,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/reason"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // part is a fragment on its way from a client.
@@ -127,7 +128,10 @@ func TestIdentificationsUsedAgain(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			datagrams := 20_000
-			if testing.Short() {
+			switch {
+			case size.Race:
+				datagrams = 1000
+			case testing.Short():
 				datagrams = 4000
 			}
 			l := newLab(t, labConfig{workers: 2, fragments: 8192})

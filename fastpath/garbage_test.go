@@ -19,6 +19,7 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/test/bed/garbage"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 const (
@@ -405,7 +406,10 @@ func (d *dump) run(pause time.Duration) {
 // sums of counters are exact.
 func TestGarbage(t *testing.T) {
 	packets := 200_000
-	if testing.Short() {
+	switch {
+	case size.Race:
+		packets = 10_000
+	case testing.Short():
 		packets = 50_000
 	}
 	if text := os.Getenv("SLUICE_PACKETS"); text != "" {

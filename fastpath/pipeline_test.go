@@ -16,6 +16,7 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/test/bed/memlink"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // twins has two gateways that get the same packets at the same times. One handles plain packets in
@@ -67,7 +68,10 @@ func twinsAgree(t *testing.T, c labConfig, least int) map[string]uint64 {
 	}
 	forwarded := 0
 	steps := 1500
-	if testing.Short() {
+	switch {
+	case size.Race:
+		steps, least = steps/20, least/20
+	case testing.Short():
 		steps, least = steps/5, least/5
 	}
 	for step := range steps {

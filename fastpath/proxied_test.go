@@ -18,6 +18,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/reason"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 // proxied makes all Services have the PROXY protocol.
@@ -273,7 +274,10 @@ func TestProxyStreams(t *testing.T) {
 	}
 	t.Logf("seed %d (SLUICE_SEED)", seed)
 	runs := 60
-	if testing.Short() {
+	switch {
+	case size.Race:
+		runs = 4
+	case testing.Short():
 		runs = 12
 	}
 	for i, e := range []proxyEnds{ends4, ends6, endsKept} {
@@ -379,8 +383,12 @@ func TestProxyEnds(t *testing.T) {
 	if os.Getenv("SLUICE_E2E") == "full" {
 		stages = 168 // 1,008 connections
 	}
+	step := 1
+	if size.Race {
+		step = 5
+	}
 	for _, e := range []proxyEnds{ends4, ends6} {
-		for stage := range stages {
+		for stage := 0; stage < stages; stage += step {
 			for _, kind := range []string{"both close", "the client resets", "the backend resets"} {
 				name := fmt.Sprintf("%s, %s after %d ms", e.vip, kind, stage)
 				if !t.Run(name, func(t *testing.T) { proxyEnd(t, e, stage, kind) }) {

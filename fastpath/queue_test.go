@@ -15,6 +15,7 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/test/bed/memlink"
+	"sluice.dev/sluice/test/bed/size"
 )
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
@@ -102,7 +103,11 @@ func TestHopFlapsWhileHeld(t *testing.T) {
 	})
 	defer flapping.Wait()
 	defer stop.Store(true)
-	for range 20000 {
+	steps := 20_000
+	if size.Race {
+		steps = 4000
+	}
+	for range steps {
 		for range 4 {
 			l.workers[0].nic.Inject(headertest.UDP(join(client4, 5), join(vip4, 99), "x").Bytes())
 		}

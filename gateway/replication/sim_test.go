@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,10 +13,8 @@ import (
 	"sluice.dev/sluice/gateway/group"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/test/bed/size"
 )
-
-// runsVariable is how often faults are injected (package test/faults).
-const runsVariable = "SLUICE_FAULT_RUNS"
 
 const simGateways = 3
 
@@ -395,23 +391,13 @@ func (s *simulation) last() string {
 	return s.violation
 }
 
-// runs returns few, or each for every run that SLUICE_FAULT_RUNS asks for.
-func runs(t *testing.T, few, each int) int {
-	t.Helper()
-	v := os.Getenv(runsVariable)
-	if v == "" {
-		return few
-	}
-	n, err := strconv.Atoi(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n * each
-}
-
 // TestRandomSchedules runs gateways in random orders of events and failures.
 func TestRandomSchedules(t *testing.T) {
-	schedules := runs(t, 40, 400)
+	schedules := 40
+	if size.Race {
+		schedules = 10
+	}
+	schedules = size.Runs(t, schedules, 400)
 	first := rand.Uint64()
 	t.Logf("%d schedules, the seed of the first is %d", schedules, first)
 	protected := 0
