@@ -44,7 +44,8 @@ func TestConnectionsToOneBackend(t *testing.T) {
 					if r := header.Parse(frame, &p); r != reason.None {
 						t.Fatal(r)
 					}
-					if port := p.Tuple.SrcPort; port < 1024 || c.want < most && (port < 20_000 || int(port) >= 20_000+few) {
+					port := int(p.Tuple.SrcPort)
+					if port < 1024 || c.want < most && (port < 20_000 || port >= 20_000+few) {
 						t.Fatalf("source port %d", port)
 					}
 					made++

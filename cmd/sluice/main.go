@@ -19,7 +19,8 @@ import (
 
 func main() {
 	app := cli.App{Run: daemon.Run, Reload: reload.Daemon, StartError: devices.StartError, Explain: explain.Offline,
-		Cleanup: cleanup.Run, Node: cli.NodeCommands{Apply: nodetunnel.Apply, Run: nodetunnel.Run, Check: nodetunnel.Check,
+		Cleanup: cleanup.Run,
+		Node: cli.NodeCommands{Apply: nodetunnel.Apply, Run: nodetunnel.Run, Check: nodetunnel.Check,
 			Remove: nodetunnel.Remove},
 		Out: os.Stdout, Err: logs.Stderr}
 	code := app.Main(context.Background(), os.Args[1:])

@@ -87,8 +87,8 @@ func (s *session) nodeRunCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run --vni N --gateway ADDRESS...",
 		Short: "Keep the tunnel until SIGTERM, then remove it: for a DaemonSet or a systemd unit",
-		Long: "run does what apply does, corrects the tunnel if another program changes it, and removes it on SIGTERM.\n" +
-			"If another run has started since, the tunnel stays: it is that one's.",
+		Long: "run does what apply does, and corrects the tunnel if another program changes it. On SIGTERM it\n" +
+			"removes the tunnel, unless another run has started since.",
 		Args: cobra.NoArgs,
 	}
 	config := nodeFlags(c)

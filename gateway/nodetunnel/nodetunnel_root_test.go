@@ -96,7 +96,9 @@ func testNode(t *testing.T) {
 		{"no gateways", func() error {
 			return exec.Command("nft", "flush", "set", "inet", tableName, "gateways4").Run()
 		}, ""},
-		{"no firewall", func() error { return exec.Command("nft", "delete", "table", "inet", tableName).Run() }, "firewall"},
+		{"no firewall", func() error {
+			return exec.Command("nft", "delete", "table", "inet", tableName).Run()
+		}, "firewall"},
 	} {
 		if err := tt.breakIt(); err != nil {
 			t.Fatal(tt.name, err)

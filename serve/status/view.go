@@ -237,8 +237,8 @@ type FlowView struct {
 	// Group says whether other gateways of the group have copies of the flow: protected; pending
 	// (one has not acknowledged it yet, or not its last change); copy (the flow is a copy of
 	// another gateway's); or why they have none: no_member, refused, no_answer (of the backend
-	// yet), node_port, host_link, client_address (the backend gets it), direct_return, no_source (of
-	// the group). It is empty if the gateway is in no group.
+	// yet), node_port, host_link, client_address (the backend gets it), direct_return, no_source
+	// (of the group). It is empty if the gateway is in no group.
 	Group string `json:"group,omitempty"`
 	// Start is when the flow began; zero if it is not known, or if there is no flow log.
 	Start time.Time `json:"start,omitzero"`

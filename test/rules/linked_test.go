@@ -18,7 +18,6 @@ var laboratory = []string{
 	"github.com/HdrHistogram/hdrhistogram-go", // latencies
 	"github.com/asavie/xdp",                   // the baseline
 	"github.com/google/go-cmp",                // tests
-	"golang.org/x/sync",                       // load generators
 	"golang.org/x/tools",                      // checks of sources
 	"gonum.org/v1/plot",                       // plots
 }
