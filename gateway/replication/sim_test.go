@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/copies"
+	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/gateway/group"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
@@ -22,7 +23,7 @@ const simGateways = 3
 // events come in random order.
 //
 //	MISDELIVERED  a packet of one connection reaches another client, or the backend as another
-//	              client's
+//	              client's, unless no gateway has a record of the connection any more
 //	LOST          a protected connection gets an RST after one failure, or does not pass at the end
 type simulation struct {
 	*rand.Rand
@@ -45,6 +46,7 @@ type simConnection struct {
 	proven    bool // data has passed
 	ended     bool
 	failures  int
+	recorded  [simGateways]bool // in the tables of gateways, as far as survey has looked
 }
 
 func newSimulation(t *testing.T, seed uint64) *simulation {
@@ -229,6 +231,7 @@ func (s *simulation) fail() {
 
 func (s *simulation) crash(i int, memory bool) {
 	s.gateways[i].x.Do(func() { s.complete[i] = s.gateways[i].Ledger().Complete() })
+	s.survey()
 	s.kill(i)
 	s.note("gateway %d is killed, its memory is lost: %t", i, memory)
 	if memory {
@@ -236,6 +239,27 @@ func (s *simulation) crash(i int, memory bool) {
 		s.addresses[i].MemoryLost()
 		s.incarnation[i]++
 		s.complete[i], s.reached[i] = false, false
+		for _, c := range s.open {
+			c.recorded[i] = false
+			// After one failure a protected connection has a record.
+			c.ended = c.ended || !c.guarded() && c.recorded == [simGateways]bool{}
+		}
+	}
+}
+
+// survey notes which tables of gateways that are alive have the flows of open connections.
+func (s *simulation) survey() {
+	for i, g := range s.gateways {
+		if g.worker == nil {
+			continue
+		}
+		g.x.Do(func() {
+			g.enter()
+			for _, c := range s.open {
+				t := c.reply()
+				c.recorded[i] = g.find(&t, flowtable.ReplySide) != 0
+			}
+		})
 	}
 }
 
