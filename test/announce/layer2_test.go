@@ -125,19 +125,22 @@ type failure struct {
 	fail   func(m *member) error
 	back   func(m *member) error
 	always string // the family that is also tested outside of full runs
-	// runs limits the runs; 0: no limit. The announcer damps a loss that impairs its Services: after
-	// the third one it waits for longer than settled.
-	runs int
+	damped bool // it impairs the Services: dampedRuns
 }
+
+// dampedRuns is how often a test can impair a Service: after each impairment the announcer waits
+// for twice as long until it prefers the gateway again (docs/adr/0035), for the third time longer
+// than settled does.
+const dampedRuns = 2
 
 // failures have a bound of the time until new connections work. A gateway whose announcer is killed
 // still forwards: only connections that are being opened while the VIP moves may fail.
 var failures = []failure{
 	{"the announcer is told to end", 500 * time.Millisecond,
 		func(m *member) error { return m.ours.Stop() },
-		func(m *member) error { m.start(); return nil }, "", 0},
+		func(m *member) error { m.start(); return nil }, "", false},
 	{"the announcer is killed", 500 * time.Millisecond, func(m *member) error { return m.ours.Kill() },
-		func(m *member) error { m.start(); return nil }, "", 0},
+		func(m *member) error { m.start(); return nil }, "", false},
 	{"announcer and packet process are killed", 500 * time.Millisecond, func(m *member) error {
 		var killed sync.WaitGroup
 		var gate error
@@ -147,12 +150,12 @@ var failures = []failure{
 			err = gate
 		}
 		return err
-	}, func(m *member) error { m.start(); return m.gate.Start(m.s.ctx) }, "ipv4", 0},
+	}, func(m *member) error { m.start(); return m.gate.Start(m.s.ctx) }, "ipv4", false},
 	{"the packet process is killed, hold 0", 500 * time.Millisecond, func(m *member) error { return m.gate.Kill() },
-		func(m *member) error { return m.gate.Start(m.s.ctx) }, "", 0},
+		func(m *member) error { return m.gate.Start(m.s.ctx) }, "", false},
 	{"its interface is down", 500 * time.Millisecond, func(m *member) error { return m.setLink(netlink.LinkSetDown) },
-		func(m *member) error { return m.setLink(netlink.LinkSetUp) }, "", 2},
-	{"it is not heard any more", 600 * time.Millisecond, nil, nil, "ipv6", 0},
+		func(m *member) error { return m.setLink(netlink.LinkSetUp) }, "", true},
+	{"it is not heard any more", 600 * time.Millisecond, nil, nil, "ipv6", false},
 }
 
 // setLink changes the member's interface, which loses its IPv6 addresses when it goes down.
@@ -184,10 +187,11 @@ func TestLayer2Failover(t *testing.T) {
 				continue
 			}
 			var took []time.Duration
-			for n := range runs() {
-				if n == f.runs && n > 0 {
-					break
-				}
+			n := runs()
+			if f.damped {
+				n = min(n, dampedRuns)
+			}
+			for range n {
 				owner := s.settled(vip)
 				must(t, s.connect(vip, machine.Slower(5*time.Second)))
 				var heal func() error
@@ -275,7 +279,7 @@ func TestLayer2LinkReturns(t *testing.T) {
 	t.Parallel()
 	s := newSegment(t, 2, 1)
 	vip, vip6 := near(0)
-	for range runs() {
+	for range min(runs(), dampedRuns) {
 		owner, owner6 := s.settled(vip), s.settled(vip6)
 		other := s.gateways[0]
 		if owner == other {
