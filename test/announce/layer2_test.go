@@ -125,7 +125,7 @@ type failure struct {
 	fail   func(m *member) error
 	back   func(m *member) error
 	always string // the family that is also tested outside of full runs
-	damped bool // it impairs the Services: dampedRuns
+	damped bool   // it impairs the Services: dampedRuns
 }
 
 // dampedRuns is how often a test can impair a Service: after each impairment the announcer waits
