@@ -285,6 +285,7 @@ func TestLayer2Impaired(t *testing.T) {
 				}
 				return err
 			})
+			s.settled(vip) // a connection that is opened while the VIP moves may get an RST
 			must(t, s.connect(vip, machine.Slower(5*time.Second)))
 		})
 	}
