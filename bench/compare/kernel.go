@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"strconv"
 	"strings"
 
@@ -39,15 +38,10 @@ func (n nftables) start(ctx context.Context, p *place) error {
 	if err := p.gateway.Forward(true); err != nil {
 		return err
 	}
-	return p.gateway.Run(func() error {
-		c := exec.CommandContext(ctx, "nft", "-f", "-")
-		c.Stdin = strings.NewReader(n.twoRules())
-		if out, err := c.CombinedOutput(); err != nil {
-			return fmt.Errorf("nft: %w (install the package nftables, or leave this system out with --systems)\n%s",
-				err, out)
-		}
-		return nil
-	})
+	if err := p.gateway.NFT(ctx, n.twoRules()); err != nil {
+		return fmt.Errorf("%w (install the package nftables, or leave this system out with --systems)", err)
+	}
+	return nil
 }
 
 // twoRules choose an endpoint at random, as kube-proxy does.

@@ -217,14 +217,7 @@ func translateEachPacket(t *testing.T, b *built, p *Profile, choose string) {
 		ip saddr %[3]s-%[4]s ip saddr set %[1]s
 	}
 	}`, p.VIP, choose, p.Servers.First, p.Servers.First.Next())
-	err := errors.Join(b.between(p), gateway.Forward(true), gateway.Run(func() error {
-		nft := exec.Command("nft", "-f", "-")
-		nft.Stdin = strings.NewReader(rules)
-		if out, err := nft.CombinedOutput(); err != nil {
-			return fmt.Errorf("nft: %w: %s", err, out)
-		}
-		return nil
-	}))
+	err := errors.Join(b.between(p), gateway.Forward(true), gateway.NFT(t.Context(), rules))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -20,30 +18,17 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// nft loads rules into a host.
-func nft(h *topo.Host, rules string) error {
-	return h.Run(func() error {
-		c := exec.Command("nft", "-f", "-")
-		c.Stdin = strings.NewReader(rules)
-		out, err := c.CombinedOutput()
-		if err != nil {
-			err = fmt.Errorf("nft: %w: %s", err, out)
-		}
-		return err
-	})
-}
-
 // cut drops the packets between gateways of a group, until heal is called.
 func (g *grouped) cut() (heal func()) {
 	g.t.Helper()
 	for _, m := range g.gateways {
-		must(g.t, nft(m.Host, "table inet cut {\nchain in { type filter hook input priority 0;\n"+
+		must(g.t, m.NFT(g.ctx, "table inet cut {\nchain in { type filter hook input priority 0;\n"+
 			"tcp dport 9473 drop\ntcp sport 9473 drop\n}\n}\n"))
 	}
 	return func() {
 		g.t.Helper()
 		for _, m := range g.gateways {
-			must(g.t, nft(m.Host, "delete table inet cut\n"))
+			must(g.t, m.NFT(g.ctx, "delete table inet cut\n"))
 		}
 	}
 }
@@ -126,17 +111,33 @@ func TestGroupCut(t *testing.T) {
 // The gateways' own interfaces cannot: AF_XDP gets packets before netfilter.
 func (g *grouped) lossy() error {
 	const lost = "numgen random mod 100 < 20 drop"
-	return errors.Join(
-		nft(g.client, fmt.Sprintf("table netdev loss {\nchain out { type filter hook egress device eth0 priority 0;\n"+
-			"tcp dport %d %[2]s\ntcp sport %[3]d %[2]s\n}\n}\ntable inet loss {\nchain in { type filter hook "+
-			"prerouting priority -300;\ntcp sport %[1]d %[2]s\n}\n}\n", port, lost, echoPort)),
-		nft(g.Backends[0], fmt.Sprintf("table inet loss {\nchain in { type filter hook prerouting priority -300;\n"+
-			"tcp dport %d %s\n}\n}\n", echoPort, lost)))
+	client := fmt.Sprintf(`table netdev loss {
+	chain out {
+		type filter hook egress device eth0 priority 0
+		tcp dport %d %[2]s
+		tcp sport %[3]d %[2]s
+	}
+}
+table inet loss {
+	chain in {
+		type filter hook prerouting priority -300
+		tcp sport %[1]d %[2]s
+	}
+}
+`, port, lost, echoPort)
+	backend := fmt.Sprintf(`table inet loss {
+	chain in {
+		type filter hook prerouting priority -300
+		tcp dport %d %s
+	}
+}
+`, echoPort, lost)
+	return errors.Join(g.client.NFT(g.ctx, client), g.Backends[0].NFT(g.ctx, backend))
 }
 
 // spread sends each SYN of the client to a gateway by chance. Other packets go where ECMP leads.
 func (g *grouped) spread() error {
-	errs := []error{nft(g.client, fmt.Sprintf("table inet spread {\nchain out {\n"+
+	errs := []error{g.client.NFT(g.ctx, fmt.Sprintf("table inet spread {\nchain out {\n"+
 		"type route hook output priority mangle;\n"+
 		"tcp dport %d tcp flags & (syn|ack) == syn meta mark set numgen random mod %d offset 1\n}\n}\n", port,
 		len(g.gateways)))}

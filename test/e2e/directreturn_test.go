@@ -82,10 +82,10 @@ func directLab(t *testing.T, v6 bool, options string) (l *lab, nodes string) {
 			fmt.Fprintf(&rules, "%s daddr %s udp dport %d dnat %s to %s\n", f.ip, f.vip, directUDP, f.ip, f.to)
 		}
 		rules.WriteString("}\n}\n")
-		l.must(runOn(h, rules.String(), "nft", "-f", "-"))
+		nft(l.t, h, rules.String())
 	}
-	l.must(runOn(l.Gateway, "table inet replies {\nchain prerouting {\ntype filter hook prerouting priority raw;\n"+
-		"ip saddr "+keepVIP4+" counter\nip6 saddr "+keepVIP6+" counter\n}\n}\n", "nft", "-f", "-"))
+	nft(l.t, l.Gateway, "table inet replies {\nchain prerouting {\ntype filter hook prerouting priority raw;\n"+
+		"ip saddr "+keepVIP4+" counter\nip6 saddr "+keepVIP6+" counter\n}\n}\n")
 	if err := l.gate.Write("nodes.yaml", []byte(list.String())); err != nil {
 		t.Fatal(err)
 	}

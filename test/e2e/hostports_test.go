@@ -3,7 +3,7 @@
 package e2e
 
 import (
-	"bytes"
+	"context"
 	"net/netip"
 	"os"
 	"regexp"
@@ -118,22 +118,9 @@ func rulesOfTheManual(t *testing.T) string {
 
 func nft(t *testing.T, h *topo.Host, rules string) {
 	t.Helper()
-	file := t.TempDir() + "/rules.nft"
-	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := h.NFT(ctx, rules); err != nil {
 		t.Fatal(err)
-	}
-	var said bytes.Buffer
-	p, err := h.Start(topo.Command{Path: "nft", Args: []string{"-f", file}, Stdout: &said, Stderr: &said})
-	if err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-p.Done():
-		err = p.Err()
-	case <-time.After(10 * time.Second):
-		t.Fatal("nft does not end")
-	}
-	if err != nil {
-		t.Fatalf("nft: %v\n%s", err, said.String())
 	}
 }
