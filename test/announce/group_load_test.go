@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
 	"github.com/mdlayher/packet"
 	"golang.org/x/sys/unix"
 
@@ -408,7 +410,7 @@ func (e *echoes) watch(h *topo.Host, is4, client bool, server uint16) error {
 			if err != nil {
 				return
 			}
-			if s, ok := segmentOf(b[:n], is4); ok && s.to == own {
+			if s, ok := segmentOf(b[:n]); ok && s.to == own {
 				e.see(&s, client, server)
 			}
 		}
@@ -447,36 +449,17 @@ type segmentAt struct {
 }
 
 // segmentOf reads an Ethernet frame.
-func segmentOf(b []byte, is4 bool) (s segmentAt, ok bool) {
-	const ethernet, v6, tcp = 14, 40, 20
-	if len(b) < ethernet+tcp {
+func segmentOf(b []byte) (s segmentAt, ok bool) {
+	p := gopacket.NewPacket(b, layers.LayerTypeEthernet, gopacket.NoCopy)
+	tcp, ok := p.TransportLayer().(*layers.TCP)
+	if !ok {
 		return s, false
 	}
-	s.by = net.HardwareAddr(b[6:12])
-	b = b[ethernet:]
-	if is4 {
-		header, total := int(b[0]&15)*4, int(binary.BigEndian.Uint16(b[2:]))
-		if b[9] != unix.IPPROTO_TCP || total > len(b) || total < header+tcp {
-			return s, false
-		}
-		s.from, s.to = netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
-		b = b[header:total]
-	} else {
-		if len(b) < v6+tcp || b[6] != unix.IPPROTO_TCP {
-			return s, false
-		}
-		total := v6 + int(binary.BigEndian.Uint16(b[4:]))
-		if total > len(b) || total < v6+tcp {
-			return s, false
-		}
-		s.from, s.to = netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))
-		b = b[v6:total]
-	}
-	data := int(b[12]>>4) * 4
-	if data > len(b) {
-		return s, false
-	}
-	s.fromPort, s.toPort = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
-	s.reset, s.data = b[13]&4 != 0, b[data:]
+	link, net := p.LinkLayer().LinkFlow(), p.NetworkLayer().NetworkFlow()
+	s.by = link.Src().Raw()
+	s.from, _ = netip.AddrFromSlice(net.Src().Raw())
+	s.to, _ = netip.AddrFromSlice(net.Dst().Raw())
+	s.fromPort, s.toPort = uint16(tcp.SrcPort), uint16(tcp.DstPort)
+	s.reset, s.data = tcp.RST, tcp.Payload
 	return s, true
 }
