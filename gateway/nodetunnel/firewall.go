@@ -199,17 +199,16 @@ func compared(exprs []expr.Any) (list [][]byte) {
 
 // unprotect deletes the table, and reports whether there was one.
 func unprotect() (was bool, err error) {
-	s, err := readFirewall(vxlan.Tunnel{})
-	if err != nil || !s.there {
-		return false, err
-	}
 	conn, err := nftables.New()
 	if err != nil {
-		return true, fmt.Errorf("nftables: %w", err)
+		return false, fmt.Errorf("nftables: %w", err)
 	}
 	conn.DelTable(&nftables.Table{Name: tableName, Family: nftables.TableFamilyINet})
-	if err := conn.Flush(); err != nil {
-		return true, fmt.Errorf("deleting nftables table inet %s: %w", tableName, err)
+	switch err := conn.Flush(); {
+	case errors.Is(err, unix.ENOENT):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("deleting nftables table inet %s: %w", tableName, err)
 	}
 	return true, nil
 }
