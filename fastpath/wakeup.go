@@ -33,13 +33,15 @@ func (e *wakeup) close() {
 // poll returns the entry for poll(2).
 func (e *wakeup) poll() unix.PollFd { return unix.PollFd{Fd: e.fd.Load(), Events: unix.POLLIN} }
 
-var one = []byte{1, 0, 0, 0, 0, 0, 0, 0} // little-endian; a variable of signal would be allocated in race builds
+// wakeupCount is what signal adds to the eventfd, in little-endian order. A local variable of signal
+// would be allocated in race builds.
+var wakeupCount = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
 func (e *wakeup) signal() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if fd := e.fd.Load(); fd != 0 {
-		_, _ = unix.Write(int(fd), one) // EAGAIN: the eventfd is already signalled
+		_, _ = unix.Write(int(fd), wakeupCount) // EAGAIN: the eventfd is already signalled
 	}
 }
 

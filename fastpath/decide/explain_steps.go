@@ -226,7 +226,8 @@ func (x *Explanation) outText() string {
 	return fmt.Sprintf("%s -> %v", src, end(x.Out.Dst, x.Out.DstPort))
 }
 
-// groupText says whether other gateways of the group have copies of the flow, and if not, why.
+// groupText returns which copies of the flow other gateways of the group get, or the reason that
+// they get none.
 func (x *Explanation) groupText() string {
 	known := x.Known && x.Class != Superseded
 	switch {

@@ -14,7 +14,7 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// TestPageOfGroup: each flow says whether other gateways have a copy, or why not.
+// TestPageOfGroup: the Group of each flow of a page.
 func TestPageOfGroup(t *testing.T) {
 	of := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
 	vip, client, host := of("203.0.113.9"), of("198.51.100.7"), of("169.254.1.1")

@@ -234,11 +234,11 @@ type FlowView struct {
 	// ProxyHeader is the state of the PROXY header: waiting (for the handshake), sent,
 	// acknowledged; datagrams if each one of UDP has a header. It is empty if the flow has none.
 	ProxyHeader string `json:"proxyHeader,omitempty"`
-	// Group says whether other gateways of the group have copies of the flow: protected; pending
-	// (one has not acknowledged it yet, or not its last change); copy (the flow is a copy of
-	// another gateway's); or why they have none: no_member, refused, no_answer (of the backend
-	// yet), node_port, host_link, client_address (the backend gets it), direct_return, no_source
-	// (of the group). It is empty if the gateway is in no group.
+	// Group is the protection of the flow by copies at other gateways of the group: protected;
+	// pending (one has not acknowledged it yet, or not its last change); copy (of another gateway's
+	// flow); or the reason that they have none: no_member, refused, no_answer (of the backend yet),
+	// node_port, host_link, client_address (the backend gets it), direct_return, no_source (of the
+	// group). It is empty if the gateway is in no group.
 	Group string `json:"group,omitempty"`
 	// Start is when the flow began; zero if it is not known, or if there is no flow log.
 	Start time.Time `json:"start,omitzero"`
