@@ -33,7 +33,7 @@ func (e *wakeup) close() {
 // poll returns the entry for poll(2).
 func (e *wakeup) poll() unix.PollFd { return unix.PollFd{Fd: e.fd.Load(), Events: unix.POLLIN} }
 
-// wakeupCount is what signal adds to the eventfd, in little-endian order. A local variable of signal
+// wakeupCount is added to the eventfd by signal, in little-endian order. A variable in signal
 // would be allocated in race builds.
 var wakeupCount = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
