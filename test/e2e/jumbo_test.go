@@ -30,7 +30,7 @@ func TestJumbo(t *testing.T) {
 			}
 			before := l.checkLaws()
 			flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
-				at(vip6, webPort)}, Flows: 100, Interval: 50 * time.Millisecond, Timeout: 10 * time.Second})
+				at(vip6, webPort)}, Flows: 100, Interval: 50 * time.Millisecond, Timeout: flowTimeout})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -42,6 +42,7 @@ func TestJumbo(t *testing.T) {
 					t.Fatal(err)
 				}
 				l.transfers(8 << 20)
+				l.answered(flows, 2)
 			}
 			broken := flows.Broken()
 			if r := flows.Stop(); broken > 0 || r.Failed() > 0 {

@@ -249,7 +249,7 @@ func TestNothingGoesRoundWhileConnectionsLast(t *testing.T) {
 	w := openWire(t, client, l.Router.Interfaces[1].MAC)
 	back := watchReturns(t, l.Router)
 	flows, err := client.OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)},
-		Flows: 2, Interval: 100 * time.Millisecond, Timeout: 10 * time.Second})
+		Flows: 2, Interval: 100 * time.Millisecond, Timeout: flowTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +259,7 @@ func TestNothingGoesRoundWhileConnectionsLast(t *testing.T) {
 	dns.VIPs = []string{"203.0.113.90"}
 	l.apply(web, dns)
 	l.applied()
-	l.answeredStill(flows, 2)
+	l.answered(flows, 5)
 	for name, frame := range strays(client) {
 		if err := w.send(frame); err != nil {
 			t.Fatal(err)
