@@ -79,7 +79,11 @@ func (w *Worker) mayLeave(p *packet, ref flowtable.Ref, s *flowtable.Segment) (d
 	if !w.flows.AnswerLeaves(ref) {
 		return drop(reason.NoFlow), false
 	}
-	w.c.Copies.Left(w.c.ID, outcome)
+	waited := time.Duration(0)
+	if w.waiting.until != 0 {
+		waited = time.Duration(w.planner.Now - (w.waiting.until - copyWait))
+	}
+	w.c.Copies.Left(w.c.ID, outcome, waited)
 	return queued, true
 }
 

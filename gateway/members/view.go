@@ -57,6 +57,9 @@ func (m *Members) Errors() (list []string, listener string) {
 // got an answer.
 func (m *Members) Flows() [copies.NumOutcomes]uint64 { return m.flows.Board().Flows() }
 
+// Waits returns how long backends' answers waited for copies of their flows.
+func (m *Members) Waits() copies.Waits { return m.flows.Board().Waits() }
+
 const (
 	// lookEvery is the interval of views.
 	lookEvery = 20 * time.Millisecond

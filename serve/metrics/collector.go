@@ -84,6 +84,10 @@ func (e emitter) gauge(d *prometheus.Desc, v float64, labels ...string) {
 	e.ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 }
 
+func (e emitter) histogram(d *prometheus.Desc, h Histogram, labels ...string) {
+	e.ch <- prometheus.MustNewConstHistogram(d, h.Count, h.Sum, h.Buckets, labels...)
+}
+
 func (e emitter) flag(d *prometheus.Desc, v bool, labels ...string) {
 	if v {
 		e.gauge(d, 1, labels...)

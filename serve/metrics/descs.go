@@ -17,13 +17,13 @@ type descs struct {
 	fromKernel, icmpLimited, flowsCreated, flowsRetried, batches, polls, busy, idle, pulse    *prometheus.Desc
 	echoReplies, resets, resetsLimited, badChecksums, frames, umem, dropped, steering, socket *prometheus.Desc
 
-	noLocal, proxyHeaders                                                            *prometheus.Desc
-	affinityPins, affinityTentative, affinityCapacity, affinityEvicted, affinityLost *prometheus.Desc
-	startFlows, startUnread, flowLogLines                                            *prometheus.Desc
-	checks, checkDifferences, seed, logDropped                                       *prometheus.Desc
-	groupHasOurs, groupHasIts, groupCopies, groupLag, groupHeld, groupFlows          *prometheus.Desc
-	groupSource                                                                      *prometheus.Desc
-	endpointChecks, endpointChanges, endpointSuspicions, endpoints                   *prometheus.Desc
+	noLocal, proxyHeaders                                                              *prometheus.Desc
+	affinityPins, affinityTentative, affinityCapacity, affinityEvicted, affinityLost   *prometheus.Desc
+	startFlows, startUnread, flowLogLines                                              *prometheus.Desc
+	checks, checkDifferences, seed, logDropped                                         *prometheus.Desc
+	groupHasOurs, groupHasIts, groupCopies, groupLag, groupHeld, groupFlows, groupWait *prometheus.Desc
+	groupSource                                                                        *prometheus.Desc
+	endpointChecks, endpointChanges, endpointSuspicions, endpoints                     *prometheus.Desc
 
 	tableCapacity, tableUsed, tableHalfOpen, tableFlows, tableEvents, tableShared *prometheus.Desc
 	portsUsed, portsUnavailable                                                   *prometheus.Desc

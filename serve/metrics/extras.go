@@ -40,6 +40,15 @@ type Group struct {
 	Sources   []GroupSource
 	HeldPorts int
 	Flows     map[string]uint64 // since the start, by outcome
+	// AnswerWait is how long answers to SYNs waited for copies of their flows.
+	AnswerWait Histogram
+}
+
+// Histogram has the numbers of durations that are not longer than each bound in seconds.
+type Histogram struct {
+	Buckets map[float64]uint64
+	Count   uint64
+	Sum     float64 // seconds
 }
 
 // GroupMember is another gateway.
@@ -108,6 +117,8 @@ func (d *descs) describeExtras() {
 	d.groupHeld = d.new("group_held_ports", "Source ports of ended flows that another gateway may still have.")
 	d.groupFlows = d.new("group_flows_total", "Flows that are copied to the group, by whether others had a copy "+
 		"before the client got an answer: protected, or the reason if not.", "outcome")
+	d.groupWait = d.new("group_answer_wait_seconds", "How long answers to SYNs waited until other gateways of the "+
+		"group had a copy of the flow.")
 	d.groupSource = d.new("group_source_address", "Always 1; the state of each source address of this gateway: open, "+
 		"spare, or closed, after a loss of memory.", "address", "state")
 	d.flowLogLines = d.new("flow_log_lines_total",
@@ -170,6 +181,7 @@ func (g Group) collect(e emitter, d *descs) {
 		e.count(d.groupFlows, float64(g.Flows[outcome]), outcome)
 	}
 	e.gauge(d.groupHeld, float64(g.HeldPorts))
+	e.histogram(d.groupWait, g.AnswerWait)
 }
 
 func number(b bool) float64 {

@@ -252,6 +252,41 @@ func TestGatewayOfGroupDies(t *testing.T) {
 	}
 }
 
+// TestAnswersWaitForCopies: the other gateway has a copy of nearly every flow before the client gets
+// the backend's answer to its SYN, which waits little for that.
+func TestAnswersWaitForCopies(t *testing.T) {
+	requests := 2000
+	if full() {
+		requests = 100_000
+	}
+	l := newGroupLab(t, 2)
+	l.vipsBy(0)
+	l.sourcesBy(0, 0)
+	l.sourcesBy(1, 1)
+	l.inStep()
+	began := time.Now()
+	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Requests: requests, Concurrency: 8,
+		Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}})
+	l.must(err)
+	took := time.Since(began)
+	if r.Failed() > 0 {
+		t.Errorf("of %d requests failed: %v", requests, r.Errors)
+	}
+	v := l.group(0, "counting", func(v *status.GroupView) bool { return true })
+	n := uint64(0)
+	for _, flows := range v.Flows {
+		n += flows
+	}
+	t.Logf("%.0f new flows a second; SYN-ACKs %v; half of them waited at most %v, 99 %% at most %v",
+		float64(requests)/took.Seconds(), v.Flows, v.AnswerWait.P50Seconds, v.AnswerWait.P99Seconds)
+	if n != uint64(requests) {
+		t.Errorf("%d SYN-ACKs have left, want %d", n, requests)
+	}
+	if share := float64(v.Flows["protected"]) / float64(n); full() && share < 0.999 {
+		t.Errorf("others had a copy of %.4f of the flows in time, want 0.999", share)
+	}
+}
+
 // TestGatewayOfGroupHandsOver: a hand-over keeps connections, and the next process is in step with
 // the other gateway, which has all flows when it takes over from there.
 func TestGatewayOfGroupHandsOver(t *testing.T) {

@@ -189,6 +189,7 @@ func sampleStatus() status.StatusView {
 			Sources: []status.GroupSourceView{{Address: netip.MustParseAddr("198.51.100.1"), State: "open"},
 				{Address: netip.MustParseAddr("198.51.100.2"), State: "spare"}},
 			Complete: true, HeldPorts: 7, Flows: map[string]uint64{"protected": 990, "late": 10, "no_member": 2},
+			AnswerWait: status.WaitView{P50Seconds: 0.00015, P99Seconds: 0.0015},
 		},
 		Interfaces: []status.InterfaceView{
 			{Name: "eth0", Driver: "veth", Up: true, MTU: 1500, Mode: "native", Reason: "auto: the driver takes it",
