@@ -252,8 +252,8 @@ func TestGatewayOfGroupDies(t *testing.T) {
 	}
 }
 
-// TestAnswersWaitForCopies: the other gateway has a copy of nearly every flow before the client gets
-// the backend's answer to its SYN, which waits little for that.
+// TestAnswersWaitForCopies: the backend's answer to a SYN waits for the other gateway's copy of the
+// flow. In the full form nearly all flows are copied in time.
 func TestAnswersWaitForCopies(t *testing.T) {
 	requests := 2000
 	if full() {
