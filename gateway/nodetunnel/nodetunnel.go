@@ -212,16 +212,23 @@ func prefixes(list []netip.Prefix) string {
 
 const sysctls = "/proc/sys/net/"
 
+// write sets a sysctl. In a container /proc/sys is read-only, and the host's is mounted elsewhere.
 func write(name, value string) error {
+	const mounted = hostlink.HostProcSys + "/net"
 	err := os.WriteFile(sysctls+name, []byte(value), 0)
 	if errors.Is(err, unix.EROFS) && read(name) == value {
 		return nil
 	}
-	if errors.Is(err, unix.EROFS) { // in a container
-		err = os.WriteFile(hostlink.HostProcSys+"/net/"+name, []byte(value), 0)
+	dotted := "net." + strings.ReplaceAll(name, "/", ".")
+	if errors.Is(err, unix.EROFS) {
+		if _, missing := os.Stat(mounted); missing != nil {
+			return fmt.Errorf("setting %s: %w, as in a container: mount the host's /proc/sys/net writable at %s",
+				dotted, err, mounted)
+		}
+		err = os.WriteFile(mounted+"/"+name, []byte(value), 0)
 	}
 	if err != nil {
-		return fmt.Errorf("setting net.%s: %w", strings.ReplaceAll(name, "/", "."), err)
+		return fmt.Errorf("setting %s: %w", dotted, err)
 	}
 	return nil
 }

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"net/netip"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/gateway/doctor"
 	"sluice.dev/sluice/nat/vxlan"
@@ -177,5 +179,24 @@ func testOtherOverlay(t *testing.T, c *Config) {
 	}
 	if _, err := Remove(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestReadOnlySysctls: where /proc/sys is read-only, as in a container, a sysctl that has its value
+// already is no error, and another one names the directory to mount.
+func TestReadOnlySysctls(t *testing.T) {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the thread, whose mounts are its own, ends with the goroutine
+		done <- errors.Join(unix.Unshare(unix.CLONE_NEWNS|unix.CLONE_NEWNET),
+			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount("/proc/sys", "/proc/sys", "", unix.MS_BIND, ""),
+			unix.Mount("", "/proc/sys", "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""),
+			write("ipv4/ip_forward", "0"), write("ipv4/ip_forward", "1"))
+	}()
+	const want = "setting net.ipv4.ip_forward: open /proc/sys/net/ipv4/ip_forward: read-only file system, as in a " +
+		"container: mount the host's /proc/sys/net writable at /host/proc/sys/net"
+	if err := <-done; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }

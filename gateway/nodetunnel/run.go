@@ -12,15 +12,20 @@ import (
 	"sluice.dev/sluice/gateway/doctor"
 )
 
-// checkInterval is the time between two checks of Run.
-const checkInterval = 5 * time.Second
+// checkInterval is the time between two checks of Run. releaseTime is how long a Run that ends
+// waits for another one to take the tunnel over.
+const (
+	checkInterval = 5 * time.Second
+	releaseTime   = checkInterval + 2*time.Second
+)
 
-// Run applies the tunnel, corrects it while ctx lasts, and then removes it. It reports each change
-// and each new error in a line. A Run that starts beside another one takes the tunnel over: the
-// other one corrects and removes nothing, unless the tunnel disappears. So a tunnel stays when a
-// pod is replaced by the next one, and goes with the last pod.
+// Run applies the tunnel, corrects it while ctx lasts, and then removes it. It returns the error of
+// the first attempt, and reports each change and each new later error in a line. A Run that starts
+// beside another one takes the tunnel over: the other one corrects and removes nothing, unless the
+// tunnel disappears or its owner ends. So a tunnel stays when a pod is replaced by the next one, or
+// the next one by the former one when an update is taken back, and goes with the last pod.
 //
-// The owner is the alias of the first device.
+// The owner is the alias of the first device. A Run that ends clears it first.
 func Run(ctx context.Context, c *Config, report func(line string)) error {
 	own := "sluice node run " + rand.Text()
 	tick := time.NewTicker(checkInterval)
@@ -28,6 +33,9 @@ func Run(ctx context.Context, c *Config, report func(line string)) error {
 	failed := ""
 	for started := false; ; {
 		changed, err := c.keep(own, &started)
+		if err != nil && !started {
+			return err
+		}
 		for _, line := range changed {
 			report("applied: " + line)
 		}
@@ -41,7 +49,7 @@ func Run(ctx context.Context, c *Config, report func(line string)) error {
 			continue
 		case <-ctx.Done():
 		}
-		if owner, err := readOwner(); err != nil || owner != own {
+		if other, err := release(own); err != nil || other {
 			return err
 		}
 		removed, err := Remove()
@@ -65,14 +73,23 @@ func (c *Config) keep(own string, started *bool) (changed []string, err error) {
 		return changed, err
 	}
 	*started = true
-	link, err := devices[0].find()
-	if err != nil || link == nil {
-		return changed, err
+	return changed, setOwner(own)
+}
+
+// release reports whether another Run owns the tunnel, or takes it within releaseTime.
+func release(own string) (other bool, err error) {
+	if owner, err := readOwner(); err != nil || owner != own {
+		return true, err
 	}
-	if err := netlink.LinkSetAlias(link, own); err != nil {
-		return changed, fmt.Errorf("device %s: setting its alias: %w", devices[0].name, err)
+	if err := setOwner(""); err != nil {
+		return false, err
 	}
-	return changed, nil
+	for end := time.Now().Add(releaseTime); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if owner, err := readOwner(); err != nil || owner != "" {
+			return true, err
+		}
+	}
+	return false, nil
 }
 
 // complete reports whether devices and firewall are as Apply makes them.
@@ -93,6 +110,18 @@ func readOwner() (string, error) {
 		return "", err
 	}
 	return link.Attrs().Alias, nil
+}
+
+// setOwner sets the alias of the first device, if there is one.
+func setOwner(owner string) error {
+	link, err := devices[0].find()
+	if err != nil || link == nil {
+		return err
+	}
+	if err := netlink.LinkSetAlias(link, owner); err != nil {
+		return fmt.Errorf("device %s: setting its alias: %w", devices[0].name, err)
+	}
+	return nil
 }
 
 func errorText(err error) string {

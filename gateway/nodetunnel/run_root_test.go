@@ -4,19 +4,22 @@ package nodetunnel
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
 	"sluice.dev/sluice/nat/vxlan"
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// TestRun: the tunnel survives the replacement of a Run by the next one, is corrected, and goes
-// with the last Run.
+// TestRun: the tunnel survives the replacement of a Run by the next one and back, is corrected, and
+// goes with the last Run.
 func TestRun(t *testing.T) {
 	space, err := topo.NewSpace()
 	if err != nil {
@@ -77,8 +80,43 @@ func testRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	until("the firewall again", c.complete)
+	// An update that is taken back: the first of two Runs stays.
+	second := owner()
+	endThird := start()
+	until("a third owner", func() bool { return owner() != second && owner() != "" })
+	before, err := devices[0].find()
+	if err != nil || before == nil {
+		t.Fatal(before, err)
+	}
+	endThird()
+	after, err := devices[0].find()
+	if err != nil || after == nil || after.Attrs().Index != before.Attrs().Index || owner() != second || !c.complete() {
+		t.Errorf("after the third Run, which the second one outlives: %v, owner %q, %v", after, owner(), err)
+	}
 	endSecond()
 	if s, err := readFirewall(c.Tunnel); err != nil || s.there || owner() != "" {
 		t.Errorf("after the last Run: firewall %v, owner %q, %v", s.there, owner(), err)
+	}
+}
+
+// TestRunFails: a Run that cannot make the tunnel ends with the reason.
+func TestRunFails(t *testing.T) {
+	space, err := topo.NewSpace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { space.Close() })
+	err = space.Run(func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "overlay"
+		overlay := &netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Port: 4789}
+		if err := errors.Join(netlink.LinkAdd(overlay), netlink.LinkSetUp(overlay)); err != nil {
+			return err
+		}
+		c := &Config{Tunnel: vxlan.Tunnel{VNI: 20942, Port: 4789}}
+		return Run(t.Context(), c, func(line string) { t.Error(line) })
+	})
+	if err == nil || !strings.Contains(err.Error(), "UDP port 4789 is in use") {
+		t.Errorf("%v", err)
 	}
 }
