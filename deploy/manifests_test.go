@@ -146,7 +146,7 @@ func TestMemoryLimits(t *testing.T) {
 	const mebi = 1 << 20
 	tables := 94*c.Flows.IPv4 + 160*c.Flows.IPv6 + 103*c.Tuning.AffinityClients + 64*c.Tuning.LimitSources
 	for name, most := range map[string]int{"sluice": 2*tables + 1536*mebi, "controller": 512 * mebi,
-		"announcer": 512 * mebi} {
+		"announcer": 512 * mebi, "node": 128 * mebi} {
 		text, err := os.ReadFile("manifests/" + name + ".yaml")
 		if err != nil {
 			t.Fatal(err)
@@ -257,6 +257,53 @@ func TestAnnouncerManifests(t *testing.T) {
 		if m.MountPath == pulse && !m.ReadOnly {
 			t.Error("it may write where the gateway's socket is")
 		}
+	}
+}
+
+func readNode(t *testing.T) (set appsv1.DaemonSet) {
+	t.Helper()
+	text, err := os.ReadFile("manifests/node.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.UnmarshalStrict(text, &set); err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// The pod that ends the tunnel on a node reads no objects, has one capability, and gives the tunnel
+// to the next pod beside it. Its probe examines the tunnel that it makes.
+func TestNodeManifests(t *testing.T) {
+	t.Parallel()
+	set := readNode(t)
+	pod := set.Spec.Template.Spec
+	c := pod.Containers[0]
+	s, update := c.SecurityContext, set.Spec.UpdateStrategy.RollingUpdate
+	for what, ok := range map[string]bool{
+		"no account": pod.ServiceAccountName == "" && !*pod.AutomountServiceAccountToken,
+		"one capability": !*s.Privileged && !*s.AllowPrivilegeEscalation && *s.ReadOnlyRootFilesystem &&
+			slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) &&
+			slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_ADMIN"}),
+		"the host's network, without ports": pod.HostNetwork && len(c.Ports) == 0,
+		"the next pod beside it":            update.MaxSurge.IntValue() == 1 && update.MaxUnavailable.IntValue() == 0,
+		"labels of its own": set.Spec.Selector.MatchLabels["app.kubernetes.io/name"] == "sluice-node" &&
+			containsAll(set.Spec.Template.Labels, set.Spec.Selector.MatchLabels),
+		"each node": len(pod.Tolerations) == 1 &&
+			pod.Tolerations[0] == corev1.Toleration{Operator: corev1.TolerationOpExists},
+		"time to be taken over": *pod.TerminationGracePeriodSeconds >= 10,
+	} {
+		if !ok {
+			t.Errorf("the pod has not: %s", what)
+		}
+	}
+	if diff := gocmp.Diff(map[string]string{hostlink.HostProcSys + "/net": "/proc/sys/net"},
+		hostPaths(&pod)); diff != "" {
+		t.Errorf("mounts from the host, -want +got:\n%s", diff)
+	}
+	want := []string{"/bin/sluice", "node", "check", c.Args[2], c.Args[3]}
+	if diff := gocmp.Diff(want, c.ReadinessProbe.Exec.Command); diff != "" || !strings.HasPrefix(c.Args[2], "--vni=") {
+		t.Errorf("the probe of %q, -want +got:\n%s", c.Args, diff)
 	}
 }
 

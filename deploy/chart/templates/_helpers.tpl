@@ -33,6 +33,35 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
+{{- define "sluice.nodeSelector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}-node
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "sluice.nodeLabels" -}}
+{{ include "sluice.nodeSelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
+{{/* The gateways' tunnel, as nodes end it: fields vni and port. Rejects values with which nodes would end none. */}}
+{{- define "sluice.tunnel" -}}
+{{- $given := get .Values.config "directReturn" | default dict -}}
+{{- $vni := get $given "vni" | default 0 | int64 -}}
+{{- if or (lt $vni 1) (gt $vni 16777215) -}}
+{{- fail (printf "nodeTunnel.gateways: nodes cannot end the gateways' tunnel, because config.directReturn.vni is %d: set it to a number from 1 to 16777215, which no other VXLAN of the nodes has" $vni) -}}
+{{- end -}}
+{{- $octet := "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])" -}}
+{{- $v4 := printf "%s(\\.%s){3}(/(3[0-2]|[12]?[0-9]))?" $octet $octet -}}
+{{- $v6 := "[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]*:[0-9A-Fa-f.]*(/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))?" -}}
+{{- range .Values.nodeTunnel.gateways -}}
+{{- if not (regexMatch (printf "^(%s|%s)$" $v4 $v6) .) -}}
+{{- fail (printf "nodeTunnel.gateways: %q is neither an address nor a prefix: give the addresses from which gateways send to nodes, such as 10.0.1.2 or 10.0.2.0/28" .) -}}
+{{- end -}}
+{{- end -}}
+vni: {{ $vni }}
+port: {{ get $given "port" | default 4789 | int64 }}
+{{- end }}
+
 {{/* Rejects values with which the announcer could not read the password of an existing BGPPeer: an upgrade
      would end its session on all gateways. */}}
 {{- define "sluice.checkPasswordSecrets" -}}

@@ -1,6 +1,7 @@
 // Command chart lints the chart and renders the committed manifests from it, or with -check
-// compares them with its output: the gateway, and separately the controller and the announcer,
-// which the chart's default values leave out. With -values it renders a release with other values.
+// compares them with its output: the gateway, and separately the parts that the chart's default
+// values leave out: the controller, the announcer and the nodes' ends of the tunnel. With -values it
+// renders a release with other values.
 package main
 
 import (
@@ -73,21 +74,40 @@ func run(dir, file, valuesFile string, check bool) error {
 	if err := put(dir, file, got, check); err != nil || valuesFile != "" {
 		return err
 	}
-	for _, part := range []string{"controller", "announcer"} {
-		if got, err = beside(dir, part, besides[part]...); err != nil {
+	for _, p := range besides {
+		if got, err = p.manifests(dir); err != nil {
 			return err
 		}
-		if err := put(dir, filepath.Join(filepath.Dir(file), part+".yaml"), got, check); err != nil {
+		if err := put(dir, filepath.Join(filepath.Dir(file), p.name+".yaml"), got, check); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// besides are the templates of the parts beside the gateway.
-var besides = map[string][]string{
-	"controller": {"controller.yaml", "addresspools.yaml"},
-	"announcer":  {"announcer.yaml", "announcements.yaml", "addresspools.yaml"},
+// part is a part beside the gateway, which the chart renders with some values.
+type part struct {
+	name      string
+	values    map[string]any
+	how       string // the comment on the values
+	adapt     string
+	templates []string
+}
+
+var besides = []part{
+	{"controller", enabled("controller"), "controller.enabled", "the image",
+		[]string{"controller.yaml", "addresspools.yaml"}},
+	{"announcer", enabled("announcer"), "announcer.enabled", "the image",
+		[]string{"announcer.yaml", "announcements.yaml", "addresspools.yaml"}},
+	{"node", map[string]any{
+		"nodeTunnel": map[string]any{"gateways": []any{"10.0.1.2", "10.0.1.3"}},
+		"config":     map[string]any{"directReturn": map[string]any{"vni": 20942}},
+	}, "nodeTunnel.gateways", "the image, --gateway, and --vni to directReturn.vni of the gateways",
+		[]string{"node.yaml"}},
+}
+
+func enabled(part string) map[string]any {
+	return map[string]any{part: map[string]any{"enabled": true}}
 }
 
 // put writes a file, or compares it.
@@ -138,28 +158,28 @@ func Manifests(dir string, values map[string]any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// beside renders the chart's objects for one part, into the gateway's namespace.
-func beside(dir, part string, templates ...string) ([]byte, error) {
+// manifests renders the chart's objects for the part, into the gateway's namespace.
+func (p *part) manifests(dir string) ([]byte, error) {
 	c, err := loader.LoadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	list, err := render(c, map[string]any{part: map[string]any{"enabled": true}})
+	list, err := render(c, p.values)
 	if err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# Rendered from deploy/chart with %s.enabled by `make -C deploy chart`. Do not edit.\n"+
-		"# Apply it after sluice.yaml, which has the namespace. Adapt the image.\n", part)
+	fmt.Fprintf(&b, "# Rendered from deploy/chart with %s by `make -C deploy chart`. Do not edit.\n"+
+		"# Apply it after sluice.yaml, which has the namespace. Adapt %s.\n", p.how, p.adapt)
 	separator := ""
 	for _, m := range list {
-		if slices.Contains(templates, filepath.Base(m.Name)) {
+		if slices.Contains(p.templates, filepath.Base(m.Name)) {
 			fmt.Fprintf(&b, "%s%s\n", separator, strings.TrimSpace(m.Content))
 			separator = "---\n"
 		}
 	}
 	if separator == "" {
-		return nil, fmt.Errorf("the chart renders no %s", part)
+		return nil, fmt.Errorf("the chart renders no %s", p.name)
 	}
 	return b.Bytes(), nil
 }

@@ -168,6 +168,31 @@ func TestValues(t *testing.T) {
 		{name: "PodMonitor", values: values{"podMonitor": values{"enabled": true, "labels": values{"team": "net"}}},
 			want: "kind: PodMonitor"},
 		{name: "no PodMonitor", wantNot: "PodMonitor"},
+		{name: "no tunnel on nodes", wantNot: "sluice-node"},
+		{name: "a tunnel on nodes",
+			values: tunnel(20942, "10.0.1.2", "10.0.2.0/28", "2001:db8::1/128", "::ffff:10.0.0.1"),
+			want: "        args:\n        - node\n        - run\n        - --vni=20942\n        - --port=4789\n" +
+				"        - --gateway=10.0.1.2\n        - --gateway=10.0.2.0/28\n        - --gateway=2001:db8::1/128\n" +
+				"        - --gateway=::ffff:10.0.0.1\n        env:\n"},
+		{name: "the probe of a tunnel on nodes", values: values{"nodeTunnel": values{"gateways": []any{"10.0.1.2"}},
+			"config": values{"directReturn": values{"vni": 1<<24 - 1, "port": 8472}}},
+			want: "exec: {command: [/bin/sluice, node, check, --vni=16777215, --port=8472]}"},
+		{name: "a tunnel on nodes alone", values: tunnel(0, "10.0.1.2"),
+			refusedBecause: "config.directReturn.vni is 0: set it to a number from 1 to 16777215"},
+		{name: "a VNI that is none", values: tunnel(1<<24, "10.0.1.2"),
+			refusedBecause: "config.directReturn.vni is 16777216"},
+		{name: "a gateway by its name", values: tunnel(7, "10.0.1.2", "gateway-1"),
+			refusedBecause: `nodeTunnel.gateways: "gateway-1" is neither an address nor a prefix: give`},
+		{name: "a gateway's octet", values: tunnel(7, "10.0.1.256"), refusedBecause: `"10.0.1.256" is neither`},
+		{name: "a gateway's prefix length", values: tunnel(7, "10.0.1.0/33"), refusedBecause: `"10.0.1.0/33" is neither`},
+		{name: "a gateway's IPv6 prefix length", values: tunnel(7, "2001:db8::/129"),
+			refusedBecause: `"2001:db8::/129" is neither`},
+		{name: "gateways in one string", values: values{"nodeTunnel": values{"gateways": "10.0.1.2"}},
+			refusedBecause: "at '/nodeTunnel/gateways': got string, want array"},
+		{name: "a gateway that is a number", values: values{"nodeTunnel": values{"gateways": []any{10.1}}},
+			refusedBecause: "at '/nodeTunnel/gateways/0': got number, want string"},
+		{name: "a switch that the tunnel has not", values: values{"nodeTunnel": values{"enabled": true}},
+			refusedBecause: "'enabled' not allowed"},
 		{name: "no events", values: values{"config": values{"kubernetes": values{"events": false}}},
 			wantNot: "events.k8s.io"},
 		{name: "events", want: "events.k8s.io"},
@@ -217,6 +242,12 @@ func TestValues(t *testing.T) {
 			}
 		})
 	}
+}
+
+// tunnel are values with the nodes' ends of a tunnel.
+func tunnel(vni int, gateways ...any) map[string]any {
+	return map[string]any{"nodeTunnel": map[string]any{"gateways": gateways},
+		"config": map[string]any{"directReturn": map[string]any{"vni": vni}}}
 }
 
 // cluster is a cluster in which the function lookup finds objects.
