@@ -134,10 +134,11 @@ func peer(m *config.GroupMember) peers.Peer { return peers.Peer{Name: m.Name, Ad
 // streams returns the configuration of the exchange.
 func (m *Members) streams() exchange.Config {
 	incarnation, _ := m.sources.Incarnation()
-	self := wire.Greeting{Name: m.self.Name, Incarnation: incarnation}
 	c := exchange.Config{Ledger: m.flows.Ledger(), Now: now, Step: m.step, Failed: m.failed}
 	for i := range m.others {
 		o := &m.others[i]
+		self := wire.Greeting{Name: m.self.Name, Incarnation: incarnation, Sources: sources.Hash(
+			sources.Owner{Name: m.self.Name, Addresses: m.self.Sources}, sources.Owner{Name: o.Name, Addresses: o.Sources})}
 		c.Peers = append(c.Peers, exchange.Peer{
 			Owner: session.Owner{Self: self, Sources: addresses(m.self.Sources), Ledger: m.flows.Ledger(),
 				Flows: m.flows, Member: group.Member(i), Name: o.Name},

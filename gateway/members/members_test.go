@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -269,6 +270,49 @@ func TestNextProcess(t *testing.T) {
 			t.Errorf("taken %t: joined is %t at once", a.taken, v.Joined)
 		}
 		a.until("joined", func(v *View) bool { return v.Joined })
+	}
+}
+
+// TestAddressMoves: a source address moves from one gateway to another. As long as the first one runs
+// with the earlier list, the other one does not take ports of the address; then it takes over the
+// flows.
+func TestAddressMoves(t *testing.T) {
+	l := newLab(t, 3)
+	for _, g := range l.gateways {
+		g.start(false)
+	}
+	a, b, c := l.gateways[0], l.gateways[1], l.gateways[2]
+	for _, g := range l.gateways {
+		g.until("in step with all", inStep)
+	}
+	a.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+	a.flow(1000)
+	c.until("a copy", c.copies(1))
+
+	l.group.Members = slices.Clone(l.group.Members)
+	first, second := &l.group.Members[0], &l.group.Members[1]
+	first.Sources, second.Sources = second.Sources, first.Sources
+	for _, g := range []*gateway{b, c} {
+		g.stop()
+		g.start(true)
+	}
+	b.until("refused by gw-a", func(*View) bool {
+		errs, _ := b.Errors()
+		return strings.Contains(errs[0], "group.members of gw-a and of gw-b differ in source addresses")
+	})
+	b.until("in step with gw-c", func(v *View) bool { return v.Members[1].HasIts && v.Members[1].HasOurs })
+	if got := b.View().Standings[0]; got.State != sources.Closed {
+		t.Errorf("while gw-a has the earlier list, gw-b has %v", got)
+	}
+	a.stop()
+	a.start(true)
+	for _, g := range l.gateways {
+		g.until("in step with all", inStep)
+	}
+	b.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+	if n := b.file.Table.CopiesOf(1) + b.file.Table.CopiesOf(2); n != 0 || b.file.Table.Counts().Live[0] != 1 {
+		t.Errorf("gw-b has %d copies and %d flows, want the flow of the address that moved", n,
+			b.file.Table.Counts().Live[0])
 	}
 }
 

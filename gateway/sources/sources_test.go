@@ -223,3 +223,30 @@ func TestOrder(t *testing.T) {
 		}
 	}
 }
+
+// TestHash: the same gateways with the same addresses have one hash, all others another.
+func TestHash(t *testing.T) {
+	of := func(name string, addresses ...string) Owner {
+		o := Owner{Name: name}
+		for _, a := range addresses {
+			o.Addresses = append(o.Addresses, netip.MustParseAddr(a))
+		}
+		return o
+	}
+	a, b := of("gw-a", "198.51.100.1", "198.51.100.2"), of("gw-b", "198.51.100.3", "198.51.100.4")
+	if Hash(a, b) != Hash(of("gw-b", "198.51.100.4", "198.51.100.3"), of("gw-a", "198.51.100.2", "198.51.100.1")) {
+		t.Error("the hash depends on an order")
+	}
+	seen := map[uint64]string{Hash(a, b): "the same list"}
+	for name, h := range map[string]uint64{
+		"another name":                Hash(a, of("gw-c", "198.51.100.3", "198.51.100.4")),
+		"another address":             Hash(a, of("gw-b", "198.51.100.3", "198.51.100.5")),
+		"an address that moved":       Hash(of("gw-a", "198.51.100.1", "198.51.100.3"), of("gw-b", "198.51.100.2", "198.51.100.4")),
+		"addresses that were swapped": Hash(of("gw-a", "198.51.100.3", "198.51.100.4"), of("gw-b", "198.51.100.1", "198.51.100.2")),
+	} {
+		if other, twice := seen[h]; twice {
+			t.Errorf("%s has the hash of %s", name, other)
+		}
+		seen[h] = name
+	}
+}

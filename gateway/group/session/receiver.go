@@ -101,6 +101,9 @@ func (r *Receiver) hello(frame []byte) error {
 		return err
 	case g.Name != r.c.Owner:
 		return fmt.Errorf("the Hello is of %q, the certificate is of %q", g.Name, r.c.Owner)
+	case g.Sources != r.c.Self.Sources: // else two gateways could take ports of an address that moves
+		return fmt.Errorf("group.members of %s and of %s differ in source addresses of these two: give both the "+
+			"same list, and restart the one that runs with the earlier list", g.Name, r.c.Self.Name)
 	case g.Incarnation < r.c.Copies.Incarnation():
 		return fmt.Errorf("a newer process of %s has connected: it has incarnation %d, this one %d", g.Name,
 			r.c.Copies.Incarnation(), g.Incarnation)

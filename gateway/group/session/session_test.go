@@ -185,6 +185,7 @@ func TestRefusedFrames(t *testing.T) {
 	}
 	version := hello("gw-a", 1)
 	version[2]++
+	otherList := wire.AppendHello(nil, wire.Greeting{Name: "gw-a", Incarnation: 1, Sources: 1})
 	set := func(seq uint64) group.Message {
 		return group.Message{Kind: group.Set, Slot: 2, Seq: seq, Record: recordOf(200, 2)}
 	}
@@ -198,6 +199,8 @@ func TestRefusedFrames(t *testing.T) {
 		want   string
 	}{
 		{"another member's name", false, hello("gw-c", 1), `the Hello is of "gw-c", the certificate is of "gw-a"`},
+		{"another list of members", false, otherList,
+			"group.members of gw-a and of gw-b differ in source addresses of these two"},
 		{"another version", false, version, "all gateways of a group must have the same version"},
 		{"records before the Hello", false, records(set(1)), "malformed"},
 		{"a second Hello", true, hello("gw-a", 1), "out of turn"},

@@ -4,7 +4,8 @@
 // A frame is one message of a transport that keeps frames in order, or ends. Its first byte is its
 // kind. Numbers are big-endian.
 //
-//	Hello    1  version u16  incarnation u64  name       both directions, first frame of each
+//	Hello    1  version u16  incarnation u64  sources u64  name
+//	                                                     both directions, first frame of each
 //	Records  2  seq u64  message...                      owner to member
 //	Beat     3  echo i64                                 owner to member
 //	Applied  4  sent i64  seq u64  {index u16  reason}...  member to owner

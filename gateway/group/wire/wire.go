@@ -7,7 +7,7 @@ import (
 )
 
 // Version is the version of the messages. Gateways of a group must have the same one.
-const Version = 1
+const Version = 2
 
 // Kind is the kind of a frame.
 type Kind uint8
@@ -57,18 +57,22 @@ func KindOf(frame []byte) Kind {
 type Greeting struct {
 	Name        string // of the sender
 	Incarnation uint64 // of the sender
+	// Sources is a hash of the source addresses of both gateways, as the sender's list of members has
+	// them.
+	Sources uint64
 }
 
 // AppendHello appends a Hello.
 func AppendHello(to []byte, g Greeting) []byte {
 	to = binary.BigEndian.AppendUint16(append(to, byte(Hello)), Version)
-	return append(binary.BigEndian.AppendUint64(to, g.Incarnation), g.Name...)
+	to = binary.BigEndian.AppendUint64(to, g.Incarnation)
+	return append(binary.BigEndian.AppendUint64(to, g.Sources), g.Name...)
 }
 
 // ReadHello reads a Hello. The error is a VersionError if the version differs, in which case the
 // rest is not read.
 func ReadHello(frame []byte) (g Greeting, err error) {
-	const head = 1 + 2
+	const head, numbers = 1 + 2, 8 + 8
 	if KindOf(frame) != Hello || len(frame) < head {
 		return g, ErrMalformed
 	}
@@ -76,10 +80,11 @@ func ReadHello(frame []byte) (g Greeting, err error) {
 		return g, VersionError(v)
 	}
 	body := frame[head:]
-	if len(body) <= 8 || len(body) > 8+MaxName {
+	if len(body) <= numbers || len(body) > numbers+MaxName {
 		return g, ErrMalformed
 	}
-	return Greeting{Incarnation: binary.BigEndian.Uint64(body), Name: string(body[8:])}, nil
+	return Greeting{Incarnation: binary.BigEndian.Uint64(body), Sources: binary.BigEndian.Uint64(body[8:]),
+		Name: string(body[numbers:])}, nil
 }
 
 // AppendBeat appends a Beat. echo is the Sent of the last Acknowledgement that the owner has read.

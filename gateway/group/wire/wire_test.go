@@ -59,7 +59,7 @@ func applied(seq uint64, refused ...Refused) []byte {
 // frames returns one frame of each kind at least.
 func frames() [][]byte {
 	return [][]byte{
-		AppendHello(nil, Greeting{Name: "gw-a", Incarnation: 3}),
+		AppendHello(nil, Greeting{Name: "gw-a", Incarnation: 3, Sources: 4}),
 		AppendRecords(nil, messages),
 		AppendBeat(nil, 1e9),
 		applied(6, Refused{4, group.TableFull}, Refused{0, group.OtherFlow}),
