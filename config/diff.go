@@ -6,9 +6,12 @@ import (
 	"reflect"
 )
 
-// Change is one field that differs between two configurations.
+// Change is one field, or one named entry of a list, that differs between two configurations.
 type Change struct {
-	Path     string
+	Path  string
+	Entry string // name of the entry of a list
+	// Old and New are the values. Old is empty for an entry that was added, New for one that was
+	// removed.
 	Old, New string
 	// Restart: a running daemon keeps the old value until it restarts.
 	Restart bool
@@ -16,10 +19,22 @@ type Change struct {
 
 // String describes the change, and whether it needs a restart.
 func (c Change) String() string {
-	if c.Restart {
-		return fmt.Sprintf("%s: %s stays until the daemon restarts; the file says %s", c.Path, c.Old, c.New)
+	path, when := c.Path, ""
+	if c.Entry != "" {
+		path = fmt.Sprintf("%s[%s]", c.Path, c.Entry)
 	}
-	return fmt.Sprintf("%s: from %s to %s", c.Path, c.Old, c.New)
+	if c.Restart {
+		when = " when the daemon restarts"
+	}
+	switch {
+	case c.Old == "":
+		return fmt.Sprintf("%s: is added%s: %s", path, when, c.New)
+	case c.New == "":
+		return fmt.Sprintf("%s: is removed%s: %s", path, when, c.Old)
+	case c.Restart:
+		return fmt.Sprintf("%s: %s stays until the daemon restarts; the file says %s", path, c.Old, c.New)
+	}
+	return fmt.Sprintf("%s: from %s to %s", path, c.Old, c.New)
 }
 
 // leaf is one field that is compared as a whole: a scalar or a list.
@@ -59,11 +74,68 @@ func (c *Configuration) Diff(next *Configuration) []Change {
 		if same(before.field, after[i].field) {
 			continue
 		}
-		changes = append(changes, Change{
-			Path: before.path, Old: before.text(), New: after[i].text(), Restart: !before.live,
-		})
+		list := entries(before.path, before.field, after[i].field)
+		if len(list) == 0 {
+			list = []Change{{Path: before.path, Old: before.text(), New: after[i].text()}}
+		}
+		for _, change := range list {
+			change.Restart = !before.live
+			changes = append(changes, change)
+		}
 	}
 	return changes
+}
+
+// entries lists the entries, by their field Name, in which two lists differ: those of after in its
+// order, then those that are only in before. It returns nothing if entries have no such field, or if
+// only the order differs.
+func entries(path string, before, after reflect.Value) (list []Change) {
+	old, named := byName(before)
+	next, _ := byName(after)
+	if !named || len(old) < before.Len() || len(next) < after.Len() {
+		return nil // no names, or one twice, which is not valid
+	}
+	add := func(name string) {
+		c := Change{Path: path, Entry: name}
+		a, was := old[name]
+		b, is := next[name]
+		if was && is && reflect.DeepEqual(a, b) {
+			return
+		}
+		if was {
+			c.Old = text(a)
+		}
+		if is {
+			c.New = text(b)
+		}
+		list = append(list, c)
+	}
+	for i := range after.Len() {
+		add(after.Index(i).FieldByName("Name").String())
+	}
+	for i := range before.Len() {
+		name := before.Index(i).FieldByName("Name").String()
+		if _, is := next[name]; !is {
+			add(name)
+		}
+	}
+	return list
+}
+
+// byName returns the entries of a list of structs by their field Name; false if they have none.
+func byName(list reflect.Value) (entries map[string]any, named bool) {
+	if list.Kind() != reflect.Slice || list.Type().Elem().Kind() != reflect.Struct {
+		return nil, false
+	}
+	if f, found := list.Type().Elem().FieldByName("Name"); !found || f.Type.Kind() != reflect.String {
+		return nil, false
+	}
+	entries = map[string]any{}
+	for i := range list.Len() {
+		e := list.Index(i)
+		entries[e.FieldByName("Name").String()] = e.Interface()
+	}
+	return entries, true
 }
 
 // same compares two values of one field. An empty list and nil are the same.

@@ -1,10 +1,12 @@
 package config
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -38,9 +40,9 @@ func TestDiff(t *testing.T) {
 			[]string{"flows.timeouts.finWait: 5m stays until the daemon restarts; the file says 4s"}},
 		{"seed", "maglev: {seedFile: /run/seed}", []string{`maglev.seedFile: from "" to "/run/seed"`}},
 		{"interface", "  mode: native", []string{
-			"interfaces: [{Name:eth0 Mode:auto ZeroCopy:auto Queues:all NAPI:{DeferHardIRQs:0 GROFlushTimeout:0s " +
-				"Threaded:keep}}] stays until the daemon restarts; the file says [{Name:eth0 Mode:native " +
-				"ZeroCopy:auto Queues:all NAPI:{DeferHardIRQs:0 GROFlushTimeout:0s Threaded:keep}}]"}},
+			"interfaces[eth0]: {Name:eth0 Mode:auto ZeroCopy:auto Queues:all NAPI:{DeferHardIRQs:0 " +
+				"GROFlushTimeout:0s Threaded:keep}} stays until the daemon restarts; the file says {Name:eth0 " +
+				"Mode:native ZeroCopy:auto Queues:all NAPI:{DeferHardIRQs:0 GROFlushTimeout:0s Threaded:keep}}"}},
 		{"both", "snat: {ports: 1024-2048}\ndrain: {timeout: 0s}", []string{
 			"snat.ports: 16384-29999 stays until the daemon restarts; the file says 1024-2048",
 			"drain.timeout: from 10s to 0s"}},
@@ -53,6 +55,49 @@ func TestDiff(t *testing.T) {
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestDiffOfGroup: a change of the list of gateways names those that it concerns.
+func TestDiffOfGroup(t *testing.T) {
+	const b = "{Name:gw-b Address:192.0.2.2:9473 Sources:[198.51.100.3 198.51.100.4 2001:db8:f::3 2001:db8:f::4]}"
+	const c = "{Name:gw-c Address:192.0.2.3:9473 Sources:[198.51.100.5 198.51.100.6 2001:db8:f::5 2001:db8:f::6]}"
+	for _, tt := range []struct {
+		name   string
+		change func(g *Group)
+		want   []string
+	}{
+		{"none", func(*Group) {}, nil},
+		{"a gateway is removed", func(g *Group) { g.Members = g.Members[:2] },
+			[]string{"group.members[gw-c]: is removed when the daemon restarts: " + c}},
+		{"another gateway has its addresses", func(g *Group) { g.Members[2].Name = "gw-d" }, []string{
+			"group.members[gw-d]: is added when the daemon restarts: " + strings.Replace(c, "gw-c", "gw-d", 1),
+			"group.members[gw-c]: is removed when the daemon restarts: " + c}},
+		{"a source address is another", func(g *Group) {
+			g.Members[1].Sources[0] = netip.MustParseAddr("198.51.100.9")
+		}, []string{"group.members[gw-b]: " + b + " stays until the daemon restarts; the file says " +
+			strings.Replace(b, "198.51.100.3", "198.51.100.9", 1)}},
+		{"another order", func(g *Group) { slices.Reverse(g.Members[1:]) }, []string{"group.members: [{"}},
+		{"a certificate", func(g *Group) { g.TLS.CertFile = "/etc/new.crt" }, []string{
+			`group.tls.certFile: "/etc/tls.crt" stays until the daemon restarts; the file says "/etc/new.crt"`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			old, next := Default(), Default()
+			old.Group, next.Group = *sampleGroup(), *sampleGroup()
+			tt.change(&next.Group)
+			changes := old.Diff(next)
+			if len(changes) != len(tt.want) {
+				t.Fatalf("got %v, want %q", changes, tt.want)
+			}
+			for i, want := range tt.want {
+				if got := changes[i].String(); got != want && (tt.name != "another order" || !strings.HasPrefix(got, want)) {
+					t.Errorf("got  %s\nwant %s", got, want)
+				}
+			}
+			if !reflect.DeepEqual(old.Reload(next).Group, old.Group) {
+				t.Error("a running daemon would use the new group")
 			}
 		})
 	}

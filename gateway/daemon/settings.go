@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -85,6 +86,10 @@ func (s *settings) reload() *config.Configuration {
 	next, read, err := load(s.file)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var merged *config.Configuration
+	if err == nil {
+		merged, err = s.merge(next)
+	}
 	s.read, s.reloadErr = read, err
 	if err != nil {
 		s.log.Error("configuration is refused, the last one stays in force", "error", err)
@@ -97,9 +102,21 @@ func (s *settings) reload() *config.Configuration {
 		}
 		s.log.Info("configuration changed", "change", c.String())
 	}
-	s.inForce, s.loadedAt = s.inForce.Reload(next), time.Now()
+	s.inForce, s.loadedAt = merged, time.Now()
 	s.setLevel(s.inForce)
 	return s.inForce
+}
+
+// merge returns the settings of the file that need no restart, with those in force of all others.
+// Each of two files may be valid, and the mixture not: a source address of the group in force may be
+// in a pool of the new file.
+func (s *settings) merge(next *config.Configuration) (*config.Configuration, error) {
+	merged := s.inForce.Reload(next)
+	if err := merged.Validate(); err != nil {
+		return nil, fmt.Errorf("%s cannot be in force before the daemon restarts, because of settings that only a "+
+			"restart changes: %w", s.file, err)
+	}
+	return merged, nil
 }
 
 // reloadAfterWait is reload for a process that has waited for its predecessor. Nothing uses the
@@ -109,6 +126,10 @@ func (s *settings) reloadAfterWait() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.read = read
+	var merged *config.Configuration
+	if err == nil {
+		merged, err = s.merge(next)
+	}
 	if err != nil {
 		s.log.Error("configuration is refused, the one from the start of the wait stays in force", "error", err)
 		s.reloadErr = err
@@ -119,7 +140,7 @@ func (s *settings) reloadAfterWait() {
 			s.needRestart = append(s.needRestart, c)
 		}
 	}
-	s.inForce, s.loadedAt = s.inForce.Reload(next), time.Now()
+	s.inForce, s.loadedAt = merged, time.Now()
 	s.setLevel(s.inForce)
 }
 
