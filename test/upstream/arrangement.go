@@ -1,6 +1,6 @@
 package upstream
 
-// An Arrangement decides which way a case's packets go; docs/upstream.md describes each. The
+// An Arrangement decides which way a case's packets go; cases.md describes each. The
 // cluster has three nodes in the order of their names, which is the order in which the cases take
 // "the first node": a worker, the gateway, a worker.
 //

@@ -1,6 +1,6 @@
 package upstream
 
-// Case is a case of e2e.test. docs/upstream.md lists all of them.
+// Case is a case of e2e.test. cases.md lists all of them.
 type Case struct {
 	// Name is as `e2e.test --list-tests` prints it, without "[sig-network] ".
 	Name string

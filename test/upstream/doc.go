@@ -16,6 +16,6 @@
 // This package replaces the services of a cloud: Balancer gives addresses to Services of type
 // LoadBalancer, Names answers for the names of Services, Images are made, not pulled.
 //
-// docs/upstream.md lists every case of the network group, and the tests read it there: a case runs
+// cases.md lists every case of the network group, and the tests read it there: a case runs
 // in an arrangement, or has the reason why it cannot apply to a gateway.
 package upstream
