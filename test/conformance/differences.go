@@ -36,28 +36,28 @@ const (
 	whyUnserved = "other ports of a ClusterIP are treated as those of a VIP: `unservedVIPPort` (ADR 6)"
 	whyHostLink = "endpoints on the gateway are reached by the host link; policy Cluster translates for all " +
 		"endpoints alike (ADR 6)"
-	whyIllegal = "an endpoint that is a VIP of this gateway is refused, kube-proxy routes its share into nothing " +
+	whyIllegal = "an endpoint that is a VIP of this gateway is refused; kube-proxy forwards connections to it " +
 		"(docs/kubernetes.md, EndpointSlice)"
-	whyForged = "on the wire its source is its destination: land_attack. The node's own traffic to its VIP does " +
-		"not come in there (docs/counters.md)"
-	whyZero = "kube-proxy 1.36 leaves UDP flows of a Service without endpoints on the dead one (kubernetes issue " +
+	whyForged = "a packet from the wire whose source is its destination is dropped, as land_attack " +
+		"(docs/counters.md)"
+	whyZero = "kube-proxy 1.36 keeps UDP flows to the last endpoint of a Service after its end (kubernetes issue " +
 		"139628; docs/kubernetes.md, Different on purpose)"
 	whyDeleted = "UDP flows end with their endpoint, also when the Service goes (ADR 6)"
 	whyServing = "UDP flows of an endpoint that is ready and not serving stay (docs/kubernetes.md, Different on " +
 		"purpose)"
-	whyDenied  = "an answer would tell strangers which Services are down (ADR 6)"
-	whyNotOurs = "an address that is not selected is not ours (ADR 6)"
-	whyChoice  = "an annotation of Sluice's (docs/kubernetes.md, Choosing a backend)"
-	whyHairpin = "a client that got itself is translated wherever it is, kube-proxy's modes nftables and ipvs do it " +
-		"for endpoints on the node only, and the connection hangs (ADR 6)"
-	whyVIPPort = "what no Service has at a VIP is refused, as in mode ipvs, or as `unservedVIPPort` says; the other " +
-		"modes send it back to the router (ADR 28)"
-	whyLives = "while a connection through a VIP lives, nothing for the VIP is sent back to the router, also when " +
-		"its last Service is gone (docs/limits.md)"
-	whyEnded = "in mode ipvs flows end when their frontend goes; here they stay, as in the other modes, but for " +
-		"those of UDP when the Service goes (docs/kubernetes.md, any of it changes)"
-	whyForward = "mode ipvs forwards to endpoints elsewhere, which breaks the connection where they do not answer " +
-		"by the gateway (ADR 6)"
+	whyDenied  = "a client outside the source ranges gets no answer, endpoints or not (ADR 6)"
+	whyNotOurs = "packets to an address that nodeAddresses does not select pass to the kernel (ADR 6)"
+	whyChoice  = "kube-proxy does not read Sluice's annotations (docs/kubernetes.md, Choosing a backend)"
+	whyHairpin = "the address of a client that is its own endpoint is translated; modes nftables and ipvs do so for " +
+		"endpoints on the node only, and other such connections hang (ADR 6)"
+	whyVIPPort = "packets to a port of a VIP without a Service are refused, as in mode ipvs (`unservedVIPPort`); the " +
+		"other modes send them back to the router (ADR 28)"
+	whyLives = "while a connection through a VIP is open, no packet for the VIP is sent back to the router, even " +
+		"without a Service (docs/limits.md)"
+	whyEnded = "in mode ipvs flows end with their frontend; here they continue, as in the other modes, except UDP " +
+		"flows of a deleted Service (docs/kubernetes.md, any of it changes)"
+	whyForward = "mode ipvs forwards to endpoints on other nodes; the connection breaks if they do not answer " +
+		"through the gateway (ADR 6)"
 	whyPods = "mode ipvs has one set of endpoints for a frontend, so policy Local holds for pods, too " +
 		"(docs/kubernetes.md, Service)"
 	whyFrontend = "in mode ipvs each frontend has an affinity of its own (docs/kubernetes.md, Where kube-proxy's " +

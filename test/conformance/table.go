@@ -5,15 +5,12 @@ import (
 	"strings"
 )
 
-// tables is what docs/conformance.md says of rows, cases and differences, as Markdown.
+// tables returns the counts and differences in docs/conformance.md, as Markdown.
 func tables(cases []*Case, known []string) string {
 	var b strings.Builder
 	probes := 0
-	byRow, byKey := map[string][]string{}, map[string]*result{}
+	byKey := map[string]*result{}
 	for _, c := range cases {
-		for _, row := range c.Rows {
-			byRow[row] = append(byRow[row], c.Name)
-		}
 		for _, s := range c.steps {
 			probes += len(s.probes)
 			for _, p := range s.probes {
@@ -35,9 +32,20 @@ func tables(cases []*Case, known []string) string {
 	}
 	b.WriteString(differing(byKey))
 	b.WriteString(unasked(cases))
-	b.WriteString(omitted(cases))
+	return b.String()
+}
+
+// listing returns the cases of each row, and the cases that are not run in mode ipvs, as Markdown.
+func listing(cases []*Case, known []string) string {
+	var b strings.Builder
+	byRow := map[string][]string{}
+	for _, c := range cases {
+		for _, row := range c.Rows {
+			byRow[row] = append(byRow[row], c.Name)
+		}
+	}
 	section := ""
-	fmt.Fprint(&b, "\n## Rows and their cases\n\n| row | cases |\n| --- | --- |\n")
+	fmt.Fprint(&b, "## Rows and their cases\n\n| row | cases |\n| --- | --- |\n")
 	for _, row := range known {
 		title, first, _ := strings.Cut(row, "/")
 		if title != section {
@@ -50,6 +58,7 @@ func tables(cases []*Case, known []string) string {
 		}
 		fmt.Fprintf(&b, "| %s | %s |\n", first, shown)
 	}
+	b.WriteString(omitted(cases))
 	return b.String()
 }
 
@@ -68,6 +77,7 @@ func differing(byKey map[string]*result) string {
 	}
 	for _, why := range whys {
 		fmt.Fprintf(&b, "| **%s** | | | | | |\n", why)
+		var list outcomes
 		for _, d := range of[why] {
 			r := byKey[d.where]
 			if r == nil {
@@ -78,8 +88,39 @@ func differing(byKey map[string]*result) string {
 			if r.c.leftOut(ipvs) != "" {
 				inIPVS += "–"
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.c.Name, r, r.p.want, d.nftables, d.iptables, inIPVS)
+			list.add(r, d.nftables, d.iptables, inIPVS)
 		}
+		b.WriteString(list.String())
+	}
+	return b.String()
+}
+
+// outcomes are the rows of a table: successive probes of a case with the same outcomes share one.
+type outcomes []outcomeRow
+
+type outcomeRow struct {
+	last         *result // of its probes
+	probes, ends string
+}
+
+// add appends a probe with its outcome on Sluice and those on others.
+func (o *outcomes) add(r *result, others ...string) {
+	ends := strings.Join(append([]string{r.p.want}, others...), " | ")
+	if n := len(*o) - 1; n >= 0 && (*o)[n].last.c == r.c && (*o)[n].ends == ends {
+		probe := r.String()
+		if (*o)[n].last.s == r.s {
+			probe = r.p.String()
+		}
+		(*o)[n].probes, (*o)[n].last = (*o)[n].probes+"; "+probe, r
+		return
+	}
+	*o = append(*o, outcomeRow{r, r.String(), ends})
+}
+
+func (o outcomes) String() string {
+	var b strings.Builder
+	for _, row := range o {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", row.last.c.Name, row.probes, row.ends)
 	}
 	return b.String()
 }
@@ -129,7 +170,7 @@ func unasked(cases []*Case) string {
 	var b strings.Builder
 	fmt.Fprint(&b, "\n## Probes that kube-proxy does not get\n\nProbes that depend on a setting of Sluice are left "+
 		"out too.\n\n| case | probe | Sluice |\n| --- | --- | --- |\n")
-	rows := map[string]string{}
+	rows := map[string]*outcomes{}
 	var whys []string
 	for _, c := range cases {
 		for _, s := range c.steps {
@@ -137,10 +178,11 @@ func unasked(cases []*Case) string {
 				if p.unasked == "" {
 					continue
 				}
-				if rows[p.unasked] == "" {
+				if rows[p.unasked] == nil {
 					whys = append(whys, p.unasked)
+					rows[p.unasked] = new(outcomes)
 				}
-				rows[p.unasked] += fmt.Sprintf("| %s | %s | %s |\n", c.Name, &result{c: c, s: s, p: p}, p.want)
+				rows[p.unasked].add(&result{c: c, s: s, p: p})
 			}
 		}
 	}

@@ -8,10 +8,10 @@ import (
 	"sluice.dev/sluice/test/bed/pagetest"
 )
 
-var update = flag.Bool("update", false, "rewrite the tables of docs/conformance.md")
+var update = flag.Bool("update", false, "rewrite cases.md and the tables of docs/conformance.md")
 
-// TestTables: the tables of docs/conformance.md are those of the cases and of the
-// listed differences.
+// TestTables: cases.md and the tables of docs/conformance.md agree with the cases and the listed
+// differences.
 func TestTables(t *testing.T) {
 	known, err := rows(document)
 	if err != nil {
@@ -21,8 +21,12 @@ func TestTables(t *testing.T) {
 	if strings.Contains(want, "no such probe") {
 		t.Error("a listed difference names no probe")
 	}
-	pagetest.Keep(t, "../../docs/conformance.md", "<!-- Written by make -C test conformance-doc. -->\n", "", want,
-		*update, "make -C test conformance-doc")
+	for path, want := range map[string]string{
+		"../../docs/conformance.md": want, "cases.md": listing(all(), append(known, prose...)),
+	} {
+		pagetest.Keep(t, path, "<!-- Written by make -C test conformance-doc. -->\n", "", want, *update,
+			"make -C test conformance-doc")
+	}
 }
 
 // TestIPVSSubset: the subset is what docs/conformance.md says, and nothing is listed of what is not
