@@ -20,6 +20,9 @@ func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 		if w.fromDirectConnection(p, ref, side) {
 			return w.withoutFlow(p)
 		}
+		if side == flowtable.ClientSide && p.opensConnection() {
+			w.countRepeated(ref)
+		}
 		switch w.classify(ref, side, p) {
 		case decide.InFlow:
 			if side == flowtable.ClientSide && p.opensConnection() {

@@ -3,7 +3,6 @@ package fastpath
 import (
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
-	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
@@ -39,23 +38,10 @@ func (w *Worker) forward(p *packet, ref flowtable.Ref, side flowtable.Side) deci
 	if first && !s.Unverified {
 		w.countFirst(ref, s.Flags)
 	}
-	if v.Action == decide.Queued && w.flows.Observe(ref, side, s, w.planner.Now) {
+	if v.Action == decide.Queued && w.observe(ref, side, s) {
 		w.planner.Stood(ref)
 	}
 	return v
-}
-
-// countFirst counts the first answer of a backend to a SYN as refused or answered, even if the
-// answer is dropped later. If two workers receive an answer at once, both may count it.
-func (w *Worker) countFirst(ref flowtable.Ref, flags uint8) {
-	c := w.stats.Backends.At(services.BackendRef(w.flows.Flow(ref).BackendRef()).Index())
-	switch {
-	case c == nil:
-	case flags&header.TCPRST != 0:
-		c.Refused.Add(1)
-	default:
-		c.Answered.Add(1)
-	}
 }
 
 // deliver forwards a packet of a known flow, translated to the reverse of the other side's tuple.
@@ -129,6 +115,6 @@ func (w *Worker) forwardFirst(p *packet, ref flowtable.Ref) decide.Verdict {
 	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), p.bytes)
 	w.flows.Count(ref, flowtable.ClientSide, p.bytes)
 	w.queue(w.egress.to[hop.Link].link, Desc{Addr: p.desc.Addr, Len: end})
-	w.flows.Observe(ref, flowtable.ClientSide, s, w.planner.Now)
+	w.observe(ref, flowtable.ClientSide, s)
 	return queued
 }

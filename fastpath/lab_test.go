@@ -64,6 +64,7 @@ type lab struct {
 	fragments *fragment.Table
 	handle    services.Handle
 	hops      *nexthop.Table
+	times     stats.Times
 	workers   []*gate
 	// validate checks both laws in every step; benchmarks do without.
 	validate bool
@@ -172,12 +173,13 @@ func (l *lab) addWorker(id int, c *labConfig, frags *fragment.Table) {
 	chains := fastpath.NewChains(frames, frameSize)
 	ring := max(c.ring, ringSize)
 	g := &gate{nic: memlink.New(mem, frameSize, ring), host: memlink.New(mem, frameSize, ring),
-		stats: new(stats.Block)}
+		stats: &stats.Block{Times: &l.times}}
 	if c.long {
 		g.nic.Chain(chains)
 		g.host.Chain(chains)
 	}
 	g.stats.Backends.Ensure(128)
+	l.times.Ensure(128)
 	links := []fastpath.Link{g.nic, g.host}
 	if c.tap != nil {
 		links = []fastpath.Link{c.tap(g.nic, mem, false), c.tap(g.host, mem, true)}

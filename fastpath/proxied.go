@@ -41,7 +41,7 @@ func (w *Worker) forwardProxied(p *packet, ref flowtable.Ref) decide.Verdict {
 	}
 	s := w.verified(p, ref, flowtable.ClientSide)
 	before := w.flows.Insertion(ref)
-	if w.flows.Observe(ref, flowtable.ClientSide, s, w.planner.Now) {
+	if w.observe(ref, flowtable.ClientSide, s) {
 		w.planner.Stood(ref)
 	}
 	in := w.flows.Insertion(ref)
@@ -133,7 +133,7 @@ func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decid
 	if first && !s.Unverified {
 		w.countFirst(ref, s.Flags)
 	}
-	if w.flows.Observe(ref, flowtable.ReplySide, s, w.planner.Now) {
+	if w.observe(ref, flowtable.ReplySide, s) {
 		w.planner.Stood(ref)
 	}
 	return ref, queued

@@ -61,7 +61,7 @@ func (w *Worker) mayLeave(p *packet, ref flowtable.Ref, s *flowtable.Segment) (d
 			if w.flows.Awaits(ref) {
 				w.countFirst(ref, s.Flags)
 			}
-			w.flows.Observe(ref, flowtable.ReplySide, *s, w.planner.Now)
+			w.observe(ref, flowtable.ReplySide, *s)
 		}
 		switch {
 		case !w.flows.Live(ref): // it was given up since the lookup

@@ -176,6 +176,9 @@ func New(c Config) (*Worker, error) {
 		return nil, fmt.Errorf("fastpath: worker %d: %w", c.ID, err)
 	}
 	flows.MakeRings()
+	if c.Stats.Times != nil {
+		flows.MeasureWaits()
+	}
 	w := &Worker{
 		c: c, umem: umem{mem: c.Memory, memory: header.NewMemory(c.Memory), pool: c.Pool, chains: c.Chains},
 		flows: flows, stats: c.Stats,

@@ -130,6 +130,9 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 		f.sum = sum(clientHash, replyHash)
 		h.log.open(a, i, at) // before any other handle can find the flow
 	}
+	if h.waits != nil && !n.Direct { // before any other handle can find the flow
+		h.waits.start(a.ref(i), makeClock(a.ref(i), at, false))
+	}
 	h.t.bookPending(f)
 	if r, s := h.finish(a, i, &client, clientHash, replyHash, now); s != Created {
 		return r, s

@@ -94,6 +94,9 @@ type Handle struct {
 	accounts       *accounts // nil: no packet is counted
 	fetches        fetches
 	unacknowledged unacknowledged
+	waits          *waits // the table's; nil: no wait is measured
+	nextTimed      Time   // when the next TCP connection may be timed
+	observed       Observed
 }
 
 // Register adds a participant.

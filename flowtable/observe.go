@@ -40,6 +40,7 @@ const unseenMost = 1 << 20
 // of the first datagrams of a UDP flow (conn.CountedDatagrams).
 func (h *Handle) Observe(r Ref, from Side, s Segment, now Time) (stands bool) {
 	f := h.Flow(r)
+	h.observed = Observed{}
 	for t := now.Ticks(); ; {
 		// Load the word before meta: if another handle changes both in between, the swap of each
 		// fails.
@@ -52,8 +53,13 @@ func (h *Handle) Observe(r Ref, from Side, s Segment, now Time) (stands bool) {
 		if s.Unverified && header.Stateful(m.Proto()) && m.ChangedTo(n, from, &s, word, f.next.Load()) {
 			return false
 		}
+		n = h.measure(r, m, n, from, &s, now)
 		if n != m && !f.swap(m, n) {
 			continue
+		}
+		h.observed.Reset = m.Resets(n)
+		if from == ReplySide && h.waits != nil {
+			h.answered(r, m, n, &s, now)
 		}
 		if isn, ok := m.AnsweredBy(n, from, &s, f.next.Load()); ok {
 			f.swapWord(word, isn)

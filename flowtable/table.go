@@ -141,7 +141,8 @@ type Table struct {
 	loads        []atomic.Int32
 	serviceUses  []serviceUse // by service
 	sources      *sources
-	log          *Log // nil: flows are not recorded
+	log          *Log   // nil: flows are not recorded
+	waits        *waits // nil: no handle measures waits; mu guards the pointer
 
 	mu      sync.Mutex // Register and Handle.Close
 	handles [MaxHandles]*Handle

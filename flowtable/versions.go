@@ -11,6 +11,8 @@ import (
 // word each. Version 3: states renumbered; the first release has it. MetaProxied did not change
 // it: a program that does not know the bit takes the flow's protocol for one that it does not
 // know. conn.Meta.Held did not change it: such a program drops the record as a pending one.
+// conn.Meta.Timed did not change it: packets of such a flow do not pass the plain path of a program
+// that does not know the note.
 const headVersion = 3
 
 // readerOf returns a function that converts meta, the first word of a record, from a table of the

@@ -21,6 +21,7 @@ func NewPublisher(handle *services.Handle, workers []*stats.Block) *Publisher {
 func (p *Publisher) Publish(s *services.Snapshot) {
 	for _, w := range p.workers {
 		w.Backends.Ensure(s.BackendIndexes())
+		w.Times.Ensure(s.BackendIndexes()) // of all workers
 	}
 	p.handle.Store(s)
 }

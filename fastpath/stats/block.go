@@ -63,7 +63,9 @@ type Block struct {
 	FramesHeld  atomic.Uint64 // in the worker's hold queues
 
 	Backends Counters // by backend index
-	_        [128]byte
+	// Times is shared by all workers, set before they run; nil: nothing is measured.
+	Times *Times
+	_     [128]byte
 }
 
 // Offline is the Generation of a worker that sleeps and therefore uses no snapshot.

@@ -12,8 +12,8 @@ import "sluice.dev/sluice/nat/header"
 // being inserted). pd and rs together: see Held. rs alone: one end sent an RST, and no later packet
 // has shown that the connection lives on; last seen is then the time of the RST. ag: the client
 // sent a SYN on the open connection, and the SYN has no answer yet. fn: the client of an
-// Unconfirmed flow sent FIN. TCP and SCTP have further notes, which do not affect a packet that
-// Match forwards:
+// Unconfirmed flow sent FIN; in Established see Timed. TCP and SCTP have further notes, which do
+// not affect a packet that Match forwards:
 //
 //	40  the sender of the RST of rs: the client (0) or the backend (1)
 //	41  the client sent a FIN, and then data, which revokes the FIN

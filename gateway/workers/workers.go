@@ -71,6 +71,7 @@ type Config struct {
 type Group struct {
 	c          Config
 	fragments  *fragment.Table
+	times      *stats.Times
 	workers    []*worker
 	started    bool
 	startedAt  uint64 // CLOCK_BOOTTIME
@@ -95,7 +96,7 @@ func New(c Config) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Group{c: c, fragments: fragments}
+	g := &Group{c: c, fragments: fragments, times: new(stats.Times)}
 	c.Flows.ShareRings(c.Plan.Workers)
 	p, moves := c.place()
 	g.placed.Store(&p)
@@ -131,7 +132,7 @@ func (g *Group) add(id int) error {
 	if err != nil {
 		return err
 	}
-	w := &worker{umem: umem, block: new(stats.Block)}
+	w := &worker{umem: umem, block: &stats.Block{Times: g.times}}
 	g.workers = append(g.workers, w)
 	fc := fastpath.Config{
 		ID: id, Memory: umem.Bytes(), Pool: fastpath.NewPool(umem.Frames(), umem.FrameSize()), Chains: umem.Chains(),
