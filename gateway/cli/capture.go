@@ -59,11 +59,11 @@ func (s *session) captureCommand() *cobra.Command {
 			return s.capture(c.Context(), &f)
 		},
 	}
-	f.define(c)
+	f.define(s, c)
 	return c
 }
 
-func (f *captureFlags) define(c *cobra.Command) {
+func (f *captureFlags) define(s *session, c *cobra.Command) {
 	flags, q := c.Flags(), &f.query
 	flags.StringVarP(&f.file, "write", "w", "", "file to write, or - for standard output (required)")
 	flags.Var(endpointFlag{&q.Client}, "client", "only flows of this client: an address, address:port or prefix")
@@ -71,6 +71,9 @@ func (f *captureFlags) define(c *cobra.Command) {
 	flags.Var(endpointFlag{&q.Backend}, "backend", "only flows to this backend")
 	flags.Var((*serviceFlag)(&q.Service), "service",
 		"only flows of this service: namespace/name or namespace/name:port")
+	s.completeFlag(c, "service", s.serviceNames)
+	s.completeFlag(c, "backend", s.backendAddresses)
+	s.completeFlag(c, "vip", s.frontendAddresses)
 	flags.StringSliceVar(&q.Drops, "drop", nil,
 		"only packets that are dropped for this reason, where they are dropped; all: for any reason")
 	flags.StringVar(&f.bytecode, "bpf", "", "only packets that match this filter, as tcpdump -y EN10MB -ddd prints it")

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
@@ -86,37 +87,47 @@ func TestOutputs(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		args []string
+		list bool // it fits 80 columns
 	}{
-		{"services", []string{"services"}},
-		{"backends", []string{"backends"}},
-		{"flows", []string{"flows"}},
-		{"flows-filtered", []string{"flows", "--vip", "192.0.2.10:80", "--state", "established"}},
-		{"flows-none", []string{"flows", "--protocol", "icmp"}},
-		{"flows-delete", []string{"flows", "delete", "--backend", "10.1.0.11"}},
-		{"explain", []string{"explain", "--from", "198.51.100.7", "--to", "192.0.2.10:80"}},
-		{"drain", []string{"drain", "10.1.0.11:8080"}},
-		{"undrain", []string{"undrain", "10.1.0.11:8080"}},
-		{"deny", []string{"deny", "192.0.2.0/24", "--for", "90m"}},
-		{"deny-list", []string{"deny", "list"}},
-		{"events", []string{"events", "--since", "2026-03-01T08:00:30Z"}},
-		{"deny-remove", []string{"deny", "remove", "198.51.100.7"}},
-		{"stats", []string{"stats"}},
-		{"status", []string{"status"}},
+		{"services", []string{"services"}, true},
+		{"backends", []string{"backends"}, true},
+		{"flows", []string{"flows", "--limit", "0"}, false},
+		{"flows-filtered", []string{"flows", "--vip", "192.0.2.10:80", "--state", "established"}, true},
+		{"flows-none", []string{"flows", "--protocol", "icmp"}, true},
+		{"flows-delete", []string{"flows", "delete", "--backend", "10.1.0.11"}, false},
+		{"explain", []string{"explain", "--from", "198.51.100.7", "--to", "192.0.2.10:80"}, false},
+		{"drain", []string{"drain", "10.1.0.11:8080"}, false},
+		{"undrain", []string{"undrain", "10.1.0.11:8080"}, false},
+		{"deny", []string{"deny", "192.0.2.0/24", "--for", "90m"}, false},
+		{"deny-list", []string{"deny", "list"}, true},
+		{"events", []string{"events", "--since", "2026-03-01T08:00:30Z"}, false},
+		{"deny-remove", []string{"deny", "remove", "198.51.100.7"}, false},
+		{"stats", []string{"stats"}, true},
+		{"stats-verbose", []string{"stats", "--verbose"}, true},
+		{"status", []string{"status"}, false},
+		{"status-verbose", []string{"status", "-v"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			printed := map[string]string{}
-			for _, format := range []string{"table", "json", "yaml"} {
+			for _, format := range []string{"table", "wide", "json", "yaml"} {
 				socket := daemon(t, statustest.New())
 				code, out, errs := sluice(t, append(c.args, "-o", format, "--socket", socket)...)
 				note := ""
-				if c.name == "flows-none" && format == "table" {
+				if c.name == "flows-none" && outputFormat(format).text() {
 					note = "No flow matches: protocol icmp.\n"
 				}
 				if code != exitOK || errs != note {
 					t.Fatalf("%s: exit %d, %s", format, code, errs)
 				}
-				golden(t, c.name+"."+format, out)
 				printed[format] = out
+				if format != "wide" || out != printed["table"] {
+					golden(t, c.name+"."+format, out)
+				}
+				for _, line := range strings.Split(out, "\n") {
+					if format == "table" && c.list && utf8.RuneCountInString(line) > 80 {
+						t.Errorf("wider than 80 columns: %s", line)
+					}
+				}
 			}
 			var fromJSON, fromYAML any
 			if err := json.Unmarshal([]byte(printed["json"]), &fromJSON); err != nil {
@@ -190,7 +201,7 @@ func TestFailedCondition(t *testing.T) {
 	for _, args := range [][]string{{"status"}, {"status", "--wait"}} {
 		code, out, errs := sluice(t, append(args, "--socket", socket)...)
 		head, _, _ := strings.Cut(out, "\n\n")
-		if code != exitOK || errs != "" || !strings.Contains(head, "Failed:    mtu: interface eth0 has MTU 9000") ||
+		if code != exitOK || errs != "" || !strings.Contains(head, "Failed:   mtu: interface eth0 has MTU 9000") ||
 			strings.Contains(head, "metrics-listener") {
 			t.Errorf("%v: exit %d, %s\n%s", args, code, errs, head)
 		}
@@ -230,7 +241,7 @@ func TestManyFlows(t *testing.T) {
 	g := statustest.New()
 	g.Many(n)
 	socket := daemon(t, g)
-	_, out, _ := sluice(t, "flows", "--socket", socket)
+	_, out, _ := sluice(t, "flows", "--limit", "0", "--socket", socket)
 	if lines := strings.Count(out, "\n"); lines != n+1 {
 		t.Errorf("table has %d lines, want %d", lines, n+1)
 	}
@@ -320,7 +331,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"version"}, exitOK, ""},
 		{[]string{"completion", "bash"}, exitOK, ""},
 		{[]string{"servces"}, exitUsage, `sluice: unknown command "servces" for "sluice"`},
-		{[]string{"services", "extra"}, exitUsage, `sluice: unknown command "extra" for "sluice services"`},
+		{[]string{"stats", "extra"}, exitUsage, `sluice: unknown command "extra" for "sluice stats"`},
 		{[]string{"services", "--colour"}, exitUsage, "sluice: unknown flag: --colour\n"},
 		{[]string{"servces"}, exitUsage, `sluice: unknown command "servces" for "sluice"; did you mean services?`},
 		{[]string{"flow", "delte"}, exitUsage,
@@ -340,7 +351,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"run", "--config", "x", "-o", "json"}, exitUsage, "sluice: run prints no result"},
 		{[]string{"status", "--timeout", "1s"}, exitUsage, "sluice: --timeout bounds --wait: also give --wait"},
 		{[]string{"services", "-o", "xml"}, exitUsage,
-			`sluice: invalid argument "xml" for "-o, --output" flag: must be table, json or yaml`},
+			`sluice: invalid argument "xml" for "-o, --output" flag: must be table, wide, json or yaml`},
 		{[]string{"flows", "--client", "me"}, exitUsage,
 			`sluice: invalid argument "me" for "--client" flag: "me" is no address, address:port or prefix`},
 		{[]string{"flows", "delete"}, exitUsage,
@@ -451,15 +462,6 @@ func TestRunSignal(t *testing.T) {
 	}
 }
 
-// TestCompletion: shell completion of a backend offers the daemon's.
-func TestCompletion(t *testing.T) {
-	socket := daemon(t, statustest.New())
-	_, out, _ := sluice(t, "__complete", "--socket", socket, "drain", "")
-	if !strings.HasPrefix(out, "10.1.0.11:8080\tdefault/web\n10.1.0.12:8080\tdefault/web\n") {
-		t.Errorf("got %q", out)
-	}
-}
-
 // TestMessagesStayInTheirCell: what comes from objects neither breaks a table nor
 // reaches the terminal as a command.
 func TestMessagesStayInTheirCell(t *testing.T) {
@@ -468,17 +470,6 @@ func TestMessagesStayInTheirCell(t *testing.T) {
 	_, out, _ := sluice(t, "status", "--socket", daemon(t, g))
 	if !strings.Contains(out, "  one; two three [2J\n") {
 		t.Errorf("got %q", out)
-	}
-}
-
-func TestByteCount(t *testing.T) {
-	for n, want := range map[uint64]string{
-		0: "0B", 1023: "1023B", 1024: "1.0KiB", 1536: "1.5KiB", 1 << 20: "1.0MiB", 3 << 30: "3.0GiB",
-		^uint64(0): "16.0EiB",
-	} {
-		if got := byteCount(n); got != want {
-			t.Errorf("%d: %s, want %s", n, got, want)
-		}
 	}
 }
 

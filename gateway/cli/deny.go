@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sluice.dev/sluice/internal/table"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -33,14 +34,10 @@ func (s *session) denyCommand() *cobra.Command {
 	}
 	c.Flags().DurationVar(&after, "for", 0, "how long; without it until the entry is removed")
 	c.AddCommand(
-		&cobra.Command{
-			Use: "list", Short: "List the denied clients, and how many of their packets were dropped",
-			Args: cobra.NoArgs,
-			RunE: func(c *cobra.Command, _ []string) error { return s.listDenials(c) },
-		},
+		s.denyListCommand(),
 		&cobra.Command{
 			Use: "remove CLIENT", Short: "Accept packets of a client again", Args: one,
-			ValidArgsFunction: s.completeDenied,
+			ValidArgsFunction: complete(1, s.clientsOfOperator),
 			RunE:              func(c *cobra.Command, args []string) error { return s.allow(c, args[0]) },
 		},
 	)
@@ -90,27 +87,58 @@ func (s *session) allow(c *cobra.Command, client string) error {
 	})
 }
 
-func (s *session) listDenials(c *cobra.Command) error {
-	return s.ask(func(client *status.Client) error {
-		list, err := client.Denials(c.Context())
-		if err != nil {
-			return err
-		}
-		if len(list) == 0 {
-			s.note("No client is denied.")
-		}
-		return s.print(list, func(r *rows) {
-			r.row("CLIENT", "UNTIL", "FROM", "PACKETS")
-			for i := range list {
-				v := &list[i]
-				until := "-"
-				if !v.Until.IsZero() {
-					until = v.Until.UTC().Format(time.RFC3339)
-				}
-				r.row(clientText(v.Client), until, v.From, v.Packets)
+func (s *session) denyListCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "list [CLIENT...]",
+		Short: "List the denied clients, and how many of their packets were dropped",
+		Long: "list lists the entries: all, or those that concern the given clients (addresses or CIDRs).\n" +
+			"PACKETS counts the dropped packets that no longer prefix of the list has.",
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: complete(0, s.deniedClients),
+	}
+	var list *listing[status.DenialView]
+	c.RunE = func(c *cobra.Command, args []string) error {
+		for _, a := range args {
+			if _, err := status.ParseClient(a); err != nil {
+				return usageError{err}
 			}
+		}
+		return s.ask(func(client *status.Client) error {
+			return list.show(c.Context(), func() ([]status.DenialView, error) {
+				all, err := client.Denials(c.Context())
+				if err != nil {
+					return nil, err
+				}
+				if len(all) == 0 && len(args) == 0 {
+					s.note("No client is denied.")
+				}
+				return choose(all, args, func(v *status.DenialView, argument string) bool {
+					p, err := status.ParseClient(argument)
+					return err == nil && p.Overlaps(v.Client)
+				}, func(argument string) error { s.note(argument + " is not denied."); return nil })
+			})
 		})
-	})
+	}
+	list = newListing(s, c, denialTable())
+	return c
+}
+
+func denialTable() *table.Table[status.DenialView] {
+	type view = status.DenialView
+	return &table.Table[view]{
+		Key: func(v *view) string { return v.Client.String() + " " + v.From },
+		Columns: []table.Column[view]{
+			{Name: "CLIENT", Text: func(v *view) string { return clientText(v.Client) }},
+			{Name: "UNTIL", Text: func(v *view) string {
+				if v.Until.IsZero() {
+					return "-"
+				}
+				return v.Until.UTC().Format(time.RFC3339)
+			}},
+			{Name: "FROM", Text: func(v *view) string { return v.From }},
+			{Name: "PACKETS", Counter: func(v *view) *uint64 { return &v.Packets }},
+		},
+	}
 }
 
 // clientText prints a single address without its length.
@@ -119,25 +147,4 @@ func clientText(p netip.Prefix) string {
 		return p.Addr().String()
 	}
 	return p.String()
-}
-
-// completeDenied completes the clients that the operator denied.
-func (s *session) completeDenied(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var names []string
-	err := s.ask(func(client *status.Client) error {
-		list, err := client.Denials(c.Context())
-		for i := range list {
-			if list[i].From == status.DeniedByOperator {
-				names = append(names, clientText(list[i].Client))
-			}
-		}
-		return err
-	})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
 }

@@ -133,7 +133,7 @@ func (s *session) followEvents(ctx context.Context, since time.Time) error {
 
 // printEvent prints one event of a list without an end.
 func (s *session) printEvent(e *status.EventView) error {
-	if s.format == formatTable {
+	if s.format.text() {
 		_, err := fmt.Fprintln(s.app.Out, eventLine(e))
 		return err
 	}

@@ -44,8 +44,8 @@ func (s *session) checkFilter(ctx context.Context, client *status.Client, f *sta
 // note prints a line on standard error, unless the output is JSON or YAML: standard output has only
 // the result.
 func (s *session) note(text string) {
-	if s.format == formatTable {
-		fmt.Fprintln(s.app.Err, text)
+	if s.format.text() {
+		fmt.Fprintln(s.notes, text)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/internal/table"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -85,39 +86,62 @@ func (s *session) flowsCommand() *cobra.Command {
 	var limit int
 	var count bool
 	var sorted string
+	t := flowTable(time.Now)
 	c := &cobra.Command{
-		Use:     "flows",
+		Use:     "flows [NAMESPACE/NAME]",
 		Aliases: []string{"flow"},
-		Short:   "List flows, or delete them",
-		Long: "flows lists the flow table, like conntrack -L and ipvsadm -Lnc. A flow must match all filters. An\n" +
-			"address filter is an address, address:port or prefix.",
-		Example: "  sluice flows --vip 192.0.2.10:80 --state established\n" +
+		Short:   "Summarise or list flows, or delete them",
+		Long: "flows without a filter counts the flows of each Service by state. With a filter, --limit or -o json it\n" +
+			"lists the flow table, like conntrack -L and ipvsadm -Lnc. A flow must match all filters. An address\n" +
+			"filter is an address, address:port or prefix. PACKETS and BYTES are those to the backend and those to\n" +
+			"the client, if the flow log counts them.",
+		Example: "  sluice flows\n" +
+			"  sluice flows shop/web\n" +
+			"  sluice flows --vip 192.0.2.10:80 --state established\n" +
 			"  sluice flows --client 198.51.100.0/24 -o json\n" +
 			"  sluice flows --service shop/web --count\n" +
 			"  sluice flows --sort bytes\n" +
 			"  sluice flows delete --backend 10.1.2.3:8080",
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			switch {
-			case limit < 0:
-				return usageError{fmt.Errorf("--limit is %d: give the greatest number of flows, or 0 for all", limit)}
-			case count && limit > 0:
-				return usageError{errors.New("flows takes --count or --limit, not both")}
-			case count && sorted != "":
-				return usageError{errors.New("flows takes --count or --sort, not both")}
-			case count:
-				return s.countFlows(c.Context(), filter)
-			case sorted != "":
-				return s.sortFlows(c.Context(), filter, sorted, limit)
-			}
-			return s.listFlows(c.Context(), filter, limit)
-		},
+		Args:              flowsArgument,
+		ValidArgsFunction: complete(1, s.serviceNames),
 	}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		f := filter
+		if len(args) == 1 {
+			if f.Service != "" {
+				return usageError{errors.New("flows takes a Service as an argument or as --service, not both")}
+			}
+			f.Service = args[0]
+		}
+		switch {
+		case limit < 0:
+			return usageError{fmt.Errorf("--limit is %d: give the greatest number of flows, or 0 for all", limit)}
+		case count && limit > 0:
+			return usageError{errors.New("flows takes --count or --limit, not both")}
+		case count && sorted != "":
+			return usageError{errors.New("flows takes --count or --sort, not both")}
+		case count:
+			return s.countFlows(c.Context(), f)
+		case sorted != "":
+			return s.sortFlows(c.Context(), t, f, sorted, limit)
+		case f.IsZero() && s.format.text() && !c.Flags().Changed("limit"):
+			return s.summariseFlows(c.Context())
+		}
+		return s.listFlows(c.Context(), t, f, limit)
+	}
+	s.watched(c)
 	c.Flags().IntVar(&limit, "limit", 0, "list at most this number of flows; 0: all")
 	c.Flags().BoolVar(&count, "count", false, "print only the number of flows")
-	c.Flags().Var(wordFlag{&sorted, flowOrders}, "sort", "list flows with the most of it first, by default 20: "+
-		strings.Join(flowOrders, ", "))
-	must(c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(flowOrders, cobra.ShellCompDirectiveNoFileComp)))
+	c.Flags().Var(wordFlag{&sorted, t.Names()}, "sort",
+		"list flows with the most of it first, by default 20: bytes, packets, age or another column")
+	must(c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(t.Names(), cobra.ShellCompDirectiveNoFileComp)))
+	s.flowFilters(c, &filter)
+	c.AddCommand(s.flowsDeleteCommand(&filter))
+	return c
+}
+
+// flowFilters adds the flags of a filter, for c and the commands below it.
+func (s *session) flowFilters(c *cobra.Command, filter *status.FlowFilter) {
 	f := c.PersistentFlags()
 	f.Var(endpointFlag{&filter.Client}, "client", "only flows of this client")
 	f.Var(endpointFlag{&filter.VIP}, "vip", "only flows to this virtual address or node port")
@@ -130,17 +154,33 @@ func (s *session) flowsCommand() *cobra.Command {
 	for name, words := range map[string][]string{"state": flowStates, "protocol": flowProtocols} {
 		must(c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)))
 	}
-	c.AddCommand(s.flowsDeleteCommand(&filter))
-	return c
+	s.completeFlag(c, "service", s.serviceNames)
+	s.completeFlag(c, "backend", s.backendAddresses)
+	s.completeFlag(c, "vip", s.frontendAddresses)
+}
+
+// flowsArgument accepts the name of a Service. Another argument may be a misspelt command.
+func flowsArgument(c *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case !strings.Contains(args[0], "/"):
+		return fmt.Errorf("unknown command %q for %q", args[0], c.CommandPath())
+	case len(args) > 1:
+		return fmt.Errorf("flows takes one Service, not %d", len(args))
+	}
+	return new(serviceFlag).Set(args[0])
 }
 
 // errEnough stops a listing that reached its limit.
 var errEnough = errors.New("enough flows were listed")
 
 // listFlows prints flows as they arrive, at most limit; 0: all.
-func (s *session) listFlows(ctx context.Context, filter status.FlowFilter, limit int) error {
+func (s *session) listFlows(
+	ctx context.Context, t *table.Table[status.FlowView], filter status.FlowFilter, limit int,
+) error {
 	return s.ask(func(client *status.Client) error {
-		out := s.flowPrinter()
+		out := s.flowPrinter(t)
 		err := client.Flows(ctx, filter, func(v *status.FlowView) error {
 			if limit > 0 && out.n == limit {
 				return errEnough
@@ -149,7 +189,7 @@ func (s *session) listFlows(ctx context.Context, filter status.FlowFilter, limit
 		})
 		if errors.Is(err, errEnough) {
 			err = nil
-			fmt.Fprintf(s.app.Err, "sluice: there are more flows than --limit %d\n", limit)
+			fmt.Fprintf(s.notes, "sluice: there are more flows than --limit %d\n", limit)
 		}
 		if err != nil && out.n == 0 {
 			return err // without an empty list, which would mean that there are no flows
@@ -210,23 +250,15 @@ func (s *session) flowsDeleteCommand(filter *status.FlowFilter) *cobra.Command {
 
 // flowPrinter writes flows as they arrive, so that a million of them are never in memory at once.
 type flowPrinter struct {
-	format outputFormat
-	w      io.Writer
-	rows   *rows
-	n      int
-	group  bool // of the first flow: the gateway is in a group
+	s     *session
+	table *table.Table[status.FlowView]
+	next  []status.FlowView // of a table, not yet printed
+	n     int
+	heads int // printed
 }
 
-func (s *session) flowPrinter() *flowPrinter {
-	return &flowPrinter{format: s.format, w: s.app.Out, rows: newRows(s.app.Out)}
-}
-
-func (p *flowPrinter) header() {
-	cells := []any{"PROTO", "STATE", "EXPIRES", "IDLE", "CLIENT", "VIP", "SNAT", "BACKEND", "PROXY", "SERVICE"}
-	if p.group {
-		cells = append(cells, "GROUP")
-	}
-	p.rows.row(cells...)
+func (s *session) flowPrinter(t *table.Table[status.FlowView]) *flowPrinter {
+	return &flowPrinter{s: s, table: t}
 }
 
 // rowsPerTable is the number of rows after which the widths of columns may change.
@@ -234,7 +266,7 @@ const rowsPerTable = 1000
 
 func (p *flowPrinter) flow(v *status.FlowView) error {
 	p.n++
-	switch p.format {
+	switch p.s.format {
 	case formatJSON:
 		start := ",\n  "
 		if p.n == 1 {
@@ -244,45 +276,44 @@ func (p *flowPrinter) flow(v *status.FlowView) error {
 		if err != nil {
 			return err
 		}
-		_, err = io.WriteString(p.w, start+string(b))
+		_, err = io.WriteString(p.s.out, start+string(b))
 		return err
 	case formatYAML:
 		b, err := yaml.Marshal([]*status.FlowView{v})
 		if err != nil {
 			return err
 		}
-		_, err = p.w.Write(b)
+		_, err = p.s.out.Write(b)
 		return err
 	}
-	if p.n == 1 {
-		p.group = v.Group != ""
-		p.header()
-	}
-	cells := []any{v.Protocol, v.State, seconds(v.ExpiresSeconds), seconds(v.IdleSeconds), v.Client, v.VIP, v.SNAT,
-		v.Backend, v.ProxyHeader, v.Service}
-	if p.group {
-		cells = append(cells, v.Group)
-	}
-	p.rows.row(cells...)
-	if p.n%rowsPerTable == 0 {
-		return p.rows.flush()
+	if p.next = append(p.next, *v); len(p.next) == rowsPerTable {
+		return p.print()
 	}
 	return nil
 }
 
-// end closes the list that flow began. Without flows it prints the table's header or an empty list.
+// print prints the next rows, with a head above the first.
+func (p *flowPrinter) print() error {
+	r := newRows(p.s.out)
+	printTable(p.s, r, p.table, p.next, table.Form{Wide: p.s.format == formatWide, Headless: p.heads > 0})
+	p.heads++
+	p.next = p.next[:0]
+	return r.flush()
+}
+
+// end closes the list that flow began. Without flows it prints the table's head or an empty list.
 func (p *flowPrinter) end() error {
 	switch {
-	case p.format == formatTable:
-		if p.n == 0 {
-			p.header()
+	case p.s.format.text():
+		if len(p.next) == 0 && p.n > 0 {
+			return nil
 		}
-		return p.rows.flush()
+		return p.print()
 	case p.n == 0:
-		_, err := fmt.Fprintln(p.w, "[]")
+		_, err := fmt.Fprintln(p.s.out, "[]")
 		return err
-	case p.format == formatJSON:
-		_, err := fmt.Fprintln(p.w, "\n]")
+	case p.s.format == formatJSON:
+		_, err := fmt.Fprintln(p.s.out, "\n]")
 		return err
 	}
 	return nil

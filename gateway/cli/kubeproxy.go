@@ -50,7 +50,7 @@ func (s *session) fromKubeProxy(file string, o kubeproxy.Options) error {
 	if err != nil {
 		return listed(err)
 	}
-	if s.format != formatTable {
+	if !s.format.text() {
 		return s.print(struct {
 			*kubeproxy.Result
 			Configuration string `json:"configuration"`

@@ -51,7 +51,7 @@ func (s *session) fromMetalLB(files []string, o metallb.Options) error {
 	if err != nil {
 		return err
 	}
-	if s.format != formatTable {
+	if !s.format.text() {
 		return s.print(struct {
 			*metallb.Result
 			Manifest string `json:"manifest"`

@@ -2,14 +2,17 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"sigs.k8s.io/yaml"
 
 	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/internal/table"
 )
 
 // outputFormat is the flag -o.
@@ -17,9 +20,15 @@ type outputFormat string
 
 const (
 	formatTable outputFormat = "table"
+	formatWide  outputFormat = "wide" // a table with all columns
 	formatJSON  outputFormat = "json"
 	formatYAML  outputFormat = "yaml"
 )
+
+var outputFormats = []string{string(formatTable), string(formatWide), string(formatJSON), string(formatYAML)}
+
+// text reports whether the output is for people.
+func (f outputFormat) text() bool { return f == formatTable || f == formatWide }
 
 // String, Set and Type implement pflag.Value.
 func (f *outputFormat) String() string { return string(*f) }
@@ -29,17 +38,16 @@ func (f *outputFormat) Type() string { return "format" }
 
 // Set returns an error for an unknown format.
 func (f *outputFormat) Set(s string) error {
-	switch v := outputFormat(s); v {
-	case formatTable, formatJSON, formatYAML:
-		*f = v
-		return nil
+	if !slices.Contains(outputFormats, s) {
+		return errors.New("must be table, wide, json or yaml")
 	}
-	return fmt.Errorf("must be table, json or yaml")
+	*f = outputFormat(s)
+	return nil
 }
 
 // print writes v as JSON or YAML, or calls table.
 func (s *session) print(v any, table func(*rows)) error {
-	if s.format != formatTable {
+	if !s.format.text() {
 		v = withLists(v)
 	}
 	var out []byte
@@ -51,14 +59,14 @@ func (s *session) print(v any, table func(*rows)) error {
 	case formatYAML:
 		out, err = yaml.Marshal(v)
 	default:
-		r := newRows(s.app.Out)
+		r := newRows(s.out)
 		table(r)
 		return r.flush()
 	}
 	if err != nil {
 		return err
 	}
-	_, err = s.app.Out.Write(out)
+	_, err = s.out.Write(out)
 	return err
 }
 
@@ -73,15 +81,13 @@ func newRows(w io.Writer) *rows { return &rows{w: tabwriter.NewWriter(w, 0, 0, 2
 func (r *rows) row(cells ...any) {
 	text := make([]string, len(cells))
 	for i, c := range cells {
-		if text[i] = oneLine(fmt.Sprint(c)); text[i] == "" {
-			text[i] = "-" // awk counts columns: none may be empty
-		}
+		text[i] = oneLine(fmt.Sprint(c))
 	}
 	r.line(strings.Join(text, "\t"))
 }
 
 // oneLine makes one printable line of a message.
-func oneLine(s string) string { return objects.Printable(strings.ReplaceAll(s, "\n", "; ")) }
+func oneLine(s string) string { return objects.Printable(table.OneLine(s)) }
 
 // line writes a line as it is. A line without tabs does not affect the columns' widths.
 func (r *rows) line(text string) {
@@ -96,17 +102,4 @@ func (r *rows) flush() error {
 		r.err = err
 	}
 	return r.err
-}
-
-// byteCount prints a number of bytes with a binary unit.
-func byteCount(n uint64) string {
-	const unit = 1024
-	if n < unit {
-		return fmt.Sprintf("%dB", n)
-	}
-	value, i := float64(n)/unit, 0
-	for ; value >= unit && i < len("KMGTPE")-1; i++ {
-		value /= unit
-	}
-	return fmt.Sprintf("%.1f%ciB", value, "KMGTPE"[i])
 }

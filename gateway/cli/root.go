@@ -43,6 +43,10 @@ type App struct {
 	// Node has the commands about a node with endpoints.
 	Node     NodeCommands
 	Out, Err io.Writer
+
+	// terminal returns the size of the terminal that Out is, 0 if it is none; nil: Out is asked.
+	// Tests replace it.
+	terminal func() (width, height int)
 }
 
 // usageError is a wrong use that a command finds after the flags and arguments were parsed.
@@ -72,9 +76,14 @@ type session struct {
 	socket  string
 	format  outputFormat
 	started bool // flags and arguments were parsed
+
+	// out and notes are the app's Out and Err, or, with --watch, a page that is shown at once.
+	out, notes io.Writer
+	page       int // with --watch: 1 for the first; 0 without
 }
 
 func (s *session) root() *cobra.Command {
+	s.out, s.notes = s.app.Out, s.app.Err
 	root := &cobra.Command{
 		Use:   "sluice",
 		Short: "Userspace L4 load balancer for Kubernetes gateway nodes",
@@ -96,8 +105,8 @@ func (s *session) root() *cobra.Command {
 	s.format = formatTable
 	root.PersistentFlags().StringVar(&s.socket, "socket", config.Default().StatusSocket(),
 		"status socket of the daemon")
-	root.PersistentFlags().VarP(&s.format, "output", "o", "output format: table, json or yaml")
-	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"},
+	root.PersistentFlags().VarP(&s.format, "output", "o", "output format: table, wide (with all columns), json or yaml")
+	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputFormats,
 		cobra.ShellCompDirectiveNoFileComp)))
 	root.AddCommand(
 		s.runCommand(), s.configCommand(),

@@ -3,131 +3,107 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"sluice.dev/sluice/internal/wording"
+	"sluice.dev/sluice/internal/table"
 	"sluice.dev/sluice/serve/status"
 )
 
 func (s *session) servicesCommand() *cobra.Command {
 	var only serviceFlag
 	c := &cobra.Command{
-		Use:     "services",
+		Use:     "services [NAME...]",
 		Aliases: []string{"service", "svc"},
 		Short:   "List the service ports that the gateway serves",
-		Long: "services lists the service ports that the gateway serves. CREATED and the columns after it count\n" +
-			"since the daemon's start; `sluice flows --service NAMESPACE/NAME --count` prints the present number\n" +
-			"of flows.",
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return s.ask(func(client *status.Client) error {
-				list, err := client.Services(c.Context())
-				if err != nil {
-					return err
-				}
-				list = slices.DeleteFunc(list, func(v status.ServiceView) bool {
-					return !only.selects(v.Namespace,
-						v.Name, v.PortName)
-				})
-				if err := only.check(c.Context(), client, len(list)); err != nil {
-					return err
-				}
-				if len(list) == 0 {
+		Long: "services lists the service ports that the gateway serves: all, or those of the given names (NAME,\n" +
+			"NAMESPACE/NAME, or one of these with :PORT). Those without a usable backend come first. CREATED,\n" +
+			"PACKETS and BYTES count since the daemon's start; `sluice flows --service NAMESPACE/NAME --count`\n" +
+			"prints the present number of flows.",
+		Example: "  sluice services web\n" +
+			"  sluice services --rate --watch --sort bytes-out\n" +
+			"  sluice services shop/web -o wide",
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: complete(0, s.serviceNames),
+	}
+	var list *listing[status.ServiceView]
+	c.RunE = func(c *cobra.Command, args []string) error {
+		return s.ask(func(client *status.Client) error {
+			return list.show(c.Context(), func() ([]status.ServiceView, error) {
+				all, err := client.Services(c.Context())
+				if err == nil && len(all) == 0 && len(only.with(args)) == 0 {
 					s.note("The gateway serves no Service.")
 				}
-				return s.print(list, func(r *rows) { serviceRows(r, list) })
+				if err != nil {
+					return nil, err
+				}
+				return choose(all, only.with(args), func(v *status.ServiceView, name string) bool {
+					return selectsService(name, v.Namespace, v.Name, v.PortName)
+				}, func(name string) error { return noService(name, all) })
 			})
-		},
+		})
 	}
-	only.add(c)
+	list = newListing(s, c, serviceTable())
+	only.add(s, c)
 	return c
 }
 
-// serviceFlag is the flag --service; the empty value selects all Services.
-type serviceFlag string
-
-func (f *serviceFlag) add(c *cobra.Command) {
-	c.Flags().Var(f, "service", "only this service: namespace/name or namespace/name:port")
+// serviceTable describes the list of service ports.
+func serviceTable() *table.Table[status.ServiceView] {
+	type view = status.ServiceView
+	return &table.Table[view]{
+		Key: func(v *view) string {
+			return v.Namespace + "/" + v.Name + ":" + servicePort(v.PortName, v.Port, v.Protocol)
+		},
+		Urgent: func(v *view) bool { return v.Usable == 0 },
+		Columns: []table.Column[view]{
+			{Name: "NAMESPACE", Text: func(v *view) string { return v.Namespace }},
+			{Name: "NAME", Text: func(v *view) string { return v.Name }},
+			{Name: "PORT", Text: func(v *view) string { return servicePort(v.PortName, v.Port, v.Protocol) }},
+			{Name: "BACKENDS", Text: func(v *view) string { return fmt.Sprintf("%d/%d", v.Usable, v.Backends) },
+				Number: func(v *view) (float64, bool) { return float64(v.Backends), true }},
+			{Name: "POLICY", Show: table.Wide, Text: policy},
+			{Name: "PROXY", Show: table.Wide, Text: func(v *view) string { return v.ProxyProtocol }},
+			{Name: "SCHEDULER", Show: table.Wide, Text: func(v *view) string { return v.Scheduler }},
+			{Name: "AFFINITY", Show: table.Wide, Text: func(v *view) string { return affinity(v.AffinitySeconds) }},
+			{Name: "LIMITS", Show: table.Wide, Text: func(v *view) string { return limits(v.Limits) }},
+			{Name: "CREATED", Counter: func(v *view) *uint64 { return &v.Traffic.Flows }},
+			{Name: "PACKETS-IN", Show: table.Wide, Counter: func(v *view) *uint64 { return &v.Traffic.ToBackend }},
+			{Name: "BYTES-IN", Show: table.Rates, Bytes: true,
+				Counter: func(v *view) *uint64 { return &v.Traffic.ToBackendBytes }},
+			{Name: "PACKETS-OUT", Show: table.Wide, Counter: func(v *view) *uint64 { return &v.Traffic.ToClient }},
+			{Name: "BYTES-OUT", Show: table.Rates, Bytes: true,
+				Counter: func(v *view) *uint64 { return &v.Traffic.ToClientBytes }},
+			{Name: "FRONTENDS", Show: table.Short, Text: func(v *view) string {
+				list := frontends(v)
+				if len(list) < 2 {
+					return strings.Join(list, "")
+				}
+				return fmt.Sprintf("%s,+%d", list[0], len(list)-1)
+			}},
+			{Name: "FRONTENDS", Show: table.Wide, Text: func(v *view) string { return strings.Join(frontends(v), ",") }},
+		},
+	}
 }
 
-// String, Set and Type implement pflag.Value.
-func (f *serviceFlag) String() string { return string(*f) }
-
-// Type names the flag's values in help.
-func (f *serviceFlag) Type() string { return "service" }
-
-// Set returns an error for a text that cannot name a service.
-func (f *serviceFlag) Set(s string) error {
-	if namespace, name, ok := strings.Cut(s, "/"); !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-		return errors.New("write namespace/name or namespace/name:port")
-	}
-	*f = serviceFlag(s)
-	return nil
-}
-
-// selects reports whether the flag selects a service port. Without a port it selects every port of
-// the Service.
-func (f serviceFlag) selects(namespace, name, port string) bool {
-	rest, ok := strings.CutPrefix(string(f), namespace+"/"+name)
-	return f == "" || ok && (rest == "" || port != "" && rest == ":"+port)
-}
-
-// check returns an error if no row was selected because the gateway does not serve the service
-// port: an empty result would look like a Service without endpoints or flows.
-func (f serviceFlag) check(ctx context.Context, client *status.Client, selected int) error {
-	if f == "" || selected > 0 {
-		return nil
-	}
-	list, err := client.Services(ctx)
-	if err != nil {
-		return err
-	}
-	return f.known(list)
-}
-
-// known returns an error if no service port in the list matches.
-func (f serviceFlag) known(list []status.ServiceView) error {
-	if f == "" {
-		return nil
-	}
-	var names []string
+// frontends lists the addresses to which clients send: those of load balancers first, node ports
+// last.
+func frontends(v *status.ServiceView) []string {
+	order := []string{"LoadBalancer", "ExternalIP", "ClusterIP", "NodePort"}
+	list := slices.Clone(v.Frontends)
+	slices.SortStableFunc(list, func(a, b status.FrontendView) int {
+		return cmp.Compare(slices.Index(order, a.Kind), slices.Index(order, b.Kind))
+	})
+	addresses := make([]string, len(list))
 	for i := range list {
-		v := &list[i]
-		if f.selects(v.Namespace, v.Name, v.PortName) {
-			return nil
-		}
-		name := v.Namespace + "/" + v.Name
-		names = append(names, name)
-		if v.PortName != "" {
-			names = append(names, name+":"+v.PortName)
-		}
+		addresses[i] = list[i].Address
 	}
-	return fmt.Errorf("the gateway serves no Service %s, see `sluice services`%s", string(f),
-		wording.Suggest(string(f), names))
-}
-
-func serviceRows(r *rows, list []status.ServiceView) {
-	r.row("NAMESPACE", "NAME", "PORT", "FRONTENDS", "POLICY", "PROXY", "SCHEDULER", "AFFINITY", "LIMITS", "BACKENDS",
-		"CREATED", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
-	for i := range list {
-		v := &list[i]
-		frontends := make([]string, len(v.Frontends))
-		for j, f := range v.Frontends {
-			frontends[j] = f.Address
-		}
-		r.row(v.Namespace, v.Name, servicePort(v.PortName, v.Port, v.Protocol), strings.Join(frontends, ","),
-			policy(v), v.ProxyProtocol, v.Scheduler, affinity(v.AffinitySeconds), limits(v.Limits),
-			fmt.Sprintf("%d/%d", v.Usable, v.Backends),
-			v.Traffic.Flows,
-			v.Traffic.ToBackend, byteCount(v.Traffic.ToBackendBytes), v.Traffic.ToClient,
-			byteCount(v.Traffic.ToClientBytes))
-	}
+	return addresses
 }
 
 // policy prints the external traffic policy, and direct for direct return.
@@ -192,54 +168,122 @@ func servicePort(name string, port uint16, protocol string) string {
 func (s *session) backendsCommand() *cobra.Command {
 	var only serviceFlag
 	c := &cobra.Command{
-		Use:     "backends",
+		Use:     "backends [NAME|ADDRESS...]",
 		Aliases: []string{"backend", "endpoints"},
 		Short:   "List the endpoints, their state and their traffic",
-		Long: "backends lists the endpoints. CONNS is the number of connections that are open now. CREATED is the\n" +
-			"number of flows that were created; it and the columns after it count since the daemon's start.",
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return s.ask(func(client *status.Client) error {
-				list, err := client.Backends(c.Context())
-				if err != nil {
-					return err
-				}
-				list = slices.DeleteFunc(list, func(v status.BackendView) bool {
-					return !only.selects(v.Namespace,
-						v.Service, v.PortName)
-				})
-				if err := only.check(c.Context(), client, len(list)); err != nil {
-					return err
-				}
-				switch {
-				case len(list) > 0:
-				case only == "":
-					s.note("No Service of the gateway has endpoints: `sluice services` lists the Services.")
-				default:
-					s.note("Service " + string(only) + " has no endpoints.")
-				}
-				return s.print(list, func(r *rows) { backendRows(r, list) })
-			})
-		},
+		Long: "backends lists the endpoints: all, or those of the given Services (NAME, NAMESPACE/NAME, or one of\n" +
+			"these with :PORT) and addresses (ADDRESS, ADDRESS:PORT or a prefix). Those that are down or get no\n" +
+			"new flows come first. CONNS is the number of connections that are open now. CREATED is the number\n" +
+			"of flows that were created; it, PACKETS and BYTES count since the daemon's start.",
+		Example: "  sluice backends web\n" +
+			"  sluice backends 10.0.1.12 -o wide\n" +
+			"  sluice backends --sort conns --watch",
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: complete(0, s.serviceNames, s.backendAddresses),
 	}
-	only.add(c)
+	var list *listing[status.BackendView]
+	c.RunE = func(c *cobra.Command, args []string) error {
+		return s.ask(func(client *status.Client) error {
+			return list.show(c.Context(), func() ([]status.BackendView, error) {
+				return s.backends(c.Context(), client, only.with(args))
+			})
+		})
+	}
+	list = newListing(s, c, backendTable())
+	only.add(s, c)
 	return c
 }
 
-func backendRows(r *rows, list []status.BackendView) {
-	r.row("NAMESPACE", "SERVICE", "PORT", "BACKEND", "STATE", "WEIGHT", "NEW-FLOWS", "NEXT-HOP", "CONNS",
-		"CREATED", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT", "HEALTH")
-	for i := range list {
-		v := &list[i]
-		state := v.State
-		if v.Local {
-			state += ",local"
-		}
-		r.row(v.Namespace, v.Service, servicePort(v.PortName, v.Port, v.Protocol), v.Address, state,
-			v.Weight, newFlows(v), v.NextHop, v.Connections, v.Traffic.Flows,
-			v.Traffic.ToBackend, byteCount(v.Traffic.ToBackendBytes), v.Traffic.ToClient,
-			byteCount(v.Traffic.ToClientBytes), health(v))
+// backends returns the backends that arguments select: names of Services, and addresses.
+func (s *session) backends(ctx context.Context, client *status.Client, args []string) ([]status.BackendView, error) {
+	all, err := client.Backends(ctx)
+	if err != nil {
+		return nil, err
 	}
+	var unknown error
+	list, err := choose(all, args, func(v *status.BackendView, argument string) bool {
+		e, err := status.ParseEndpoint(argument)
+		return err == nil && e.Match(v.Address) ||
+			err != nil && selectsService(argument, v.Namespace, v.Service, v.PortName)
+	}, func(argument string) error {
+		if e, err := status.ParseEndpoint(argument); err == nil {
+			return checkBackend(e, all)
+		}
+		services, err := client.Services(ctx)
+		if err != nil {
+			unknown = err
+			return err
+		}
+		err = serviceFlag(argument).known(services)
+		if err == nil {
+			s.note("Service " + argument + " has no endpoints.")
+		}
+		return err
+	})
+	if err := cmp.Or(unknown, err); err != nil {
+		return nil, err
+	}
+	if len(args) == 0 && len(list) == 0 {
+		s.note("No Service of the gateway has endpoints: `sluice services` lists the Services.")
+	}
+	return list, nil
+}
+
+// backendTable describes the list of endpoints.
+func backendTable() *table.Table[status.BackendView] {
+	type view = status.BackendView
+	return &table.Table[view]{
+		Key: func(v *view) string {
+			return v.Namespace + "/" + v.Service + ":" + servicePort(v.PortName, v.Port, v.Protocol) + " " +
+				v.Address.String()
+		},
+		Urgent: func(v *view) bool { return !v.NewFlows || v.Health != nil && v.Health.Down },
+		Columns: []table.Column[view]{
+			{Name: "NAMESPACE", Text: func(v *view) string { return v.Namespace }},
+			{Name: "SERVICE", Text: func(v *view) string { return v.Service }},
+			{Name: "PORT", Show: table.Wide, Text: func(v *view) string {
+				return servicePort(v.PortName, v.Port, v.Protocol)
+			}},
+			{Name: "BACKEND", Text: func(v *view) string { return v.Address.String() }},
+			{Name: "STATE", Show: table.Plain, Text: backendState},
+			{Name: "WEIGHT", Show: table.Wide, Text: func(v *view) string { return strconv.Itoa(int(v.Weight)) },
+				Number: func(v *view) (float64, bool) { return float64(v.Weight), true }},
+			{Name: "NEW-FLOWS", Show: table.Plain, Text: newFlows},
+			{Name: "NEXT-HOP", Show: table.Wide, Text: func(v *view) string { return v.NextHop }},
+			{Name: "CONNS", Text: func(v *view) string { return strconv.Itoa(int(v.Connections)) },
+				Number: func(v *view) (float64, bool) { return float64(v.Connections), true }},
+			{Name: "CREATED", Show: table.Rates, Counter: func(v *view) *uint64 { return &v.Traffic.Flows }},
+			{Name: "PACKETS-IN", Show: table.Wide, Counter: func(v *view) *uint64 { return &v.Traffic.ToBackend }},
+			{Name: "BYTES-IN", Show: table.Rates, Bytes: true,
+				Counter: func(v *view) *uint64 { return &v.Traffic.ToBackendBytes }},
+			{Name: "PACKETS-OUT", Show: table.Wide, Counter: func(v *view) *uint64 { return &v.Traffic.ToClient }},
+			{Name: "BYTES-OUT", Show: table.Rates, Bytes: true,
+				Counter: func(v *view) *uint64 { return &v.Traffic.ToClientBytes }},
+			{Name: "HEALTH", Show: table.Short, Text: shortHealth},
+			{Name: "HEALTH", Show: table.Wide, Text: health},
+		},
+	}
+}
+
+// backendState prints the state of a backend, and whether it is on this node.
+func backendState(v *status.BackendView) string {
+	if v.Local {
+		return v.State + ",local"
+	}
+	return v.State
+}
+
+// shortHealth prints the result of health checks in a word.
+func shortHealth(v *status.BackendView) string {
+	switch h := v.Health; {
+	case h == nil:
+		return "-"
+	case h.Down:
+		return "DOWN"
+	case h.SlowStart > 0:
+		return fmt.Sprintf("up %d%%", h.SlowStart)
+	}
+	return "up"
 }
 
 // health prints the result of health checks: up or DOWN and since when, the check, and its last
@@ -249,18 +293,11 @@ func health(v *status.BackendView) string {
 	if h == nil {
 		return "-"
 	}
-	state := "up"
-	switch {
-	case h.Down:
-		state = "DOWN"
-	case h.SlowStart > 0:
-		state = fmt.Sprintf("up %d%%", h.SlowStart)
-	}
 	check := h.Check
 	if h.Passive {
 		check += " (passive)"
 	}
-	text := fmt.Sprintf("%s since %s, %s", state, h.Since.UTC().Format(time.TimeOnly), check)
+	text := fmt.Sprintf("%s since %s, %s", shortHealth(v), h.Since.UTC().Format(time.TimeOnly), check)
 	if !h.At.IsZero() {
 		text += fmt.Sprintf(": %s at %s", h.Last, h.At.UTC().Format(time.TimeOnly))
 	}
@@ -275,7 +312,7 @@ func (s *session) drainCommand() *cobra.Command {
 			"`sluice backends` shows it as drained; `sluice undrain` ends the drain. A drain stays in\n" +
 			"force when the daemon restarts.",
 		Args:              one,
-		ValidArgsFunction: s.completeBackend,
+		ValidArgsFunction: complete(1, s.backendAddresses),
 		RunE:              func(c *cobra.Command, args []string) error { return s.drain(c, args[0], true) },
 	}
 }
@@ -285,30 +322,9 @@ func (s *session) undrainCommand() *cobra.Command {
 		Use:               "undrain BACKEND",
 		Short:             "Give a drained backend new flows again",
 		Args:              one,
-		ValidArgsFunction: s.completeBackend,
+		ValidArgsFunction: complete(1, s.backendAddresses),
 		RunE:              func(c *cobra.Command, args []string) error { return s.drain(c, args[0], false) },
 	}
-}
-
-// completeBackend completes the addresses of the daemon's backends.
-func (s *session) completeBackend(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, cancel := context.WithTimeout(c.Context(), time.Second)
-	defer cancel()
-	var names []string
-	err := s.ask(func(client *status.Client) error {
-		list, err := client.Backends(ctx)
-		for i := range list {
-			names = append(names, list[i].Address.String()+"\t"+list[i].Namespace+"/"+list[i].Service)
-		}
-		return err
-	})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 func (s *session) drain(c *cobra.Command, backend string, on bool) error {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,17 +13,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sluice.dev/sluice/internal/table"
 	"sluice.dev/sluice/internal/wording"
 	"sluice.dev/sluice/serve/status"
 )
 
 func (s *session) statusCommand() *cobra.Command {
-	var wait bool
+	var wait, verbose bool
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show which configuration and objects are in force, and every problem",
-		Long: "status shows, for each source, how much of its objects is applied, and every problem. With --wait it\n" +
+		Long: "status shows every problem, and for each source how much of its objects is applied. With --wait it\n" +
 			"exits with 0 when the configuration is in force: the present file is loaded, without a change that\n" +
 			"needs a restart; every source was read without error; no object in a manifest is rejected; and\n" +
 			"everything is published, steered and seen by every worker. Otherwise, at --timeout, it prints the\n" +
@@ -42,16 +44,18 @@ func (s *session) statusCommand() *cobra.Command {
 				if err != nil && !errors.As(err, &not) {
 					return err
 				}
-				return errors.Join(s.print(v, func(r *rows) { statusTables(r, &v) }), err)
+				return errors.Join(s.print(v, func(r *rows) { s.statusTables(r, &v, verbose) }), err)
 			})
 		},
 	}
 	c.Flags().BoolVar(&wait, "wait", false, "wait until the configuration is in force; exit code 1 if it is not")
 	c.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long --wait waits")
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "also show snapshots, frames, CPUs, and settings of sockets")
+	s.watched(c)
 	return c
 }
 
-func statusTables(r *rows, v *status.StatusView) {
+func (s *session) statusTables(r *rows, v *status.StatusView, verbose bool) {
 	ready := yesNo(v.Ready)
 	if len(v.NotReady) > 0 {
 		ready += ": " + strings.Join(v.NotReady, "; ")
@@ -77,18 +81,24 @@ func statusTables(r *rows, v *status.StatusView) {
 		r.row("Pending:", change)
 	}
 	n := v.Snapshot
-	r.row("Snapshot:", fmt.Sprintf("published %d, steered %d, seen by all workers %d", n.Published, n.Steered, n.Seen))
 	r.row("Serving:", fmt.Sprintf("%s, %s, %s", plural(n.Services, "service port"), plural(n.Frontends, "frontend"),
 		plural(n.Backends, "backend")))
-	if v.Frames.Bytes != 0 { // older daemons do not send it
-		r.row("Frames:", fmt.Sprintf("%d bytes: %s", v.Frames.Bytes, v.Frames.Reason))
+	if verbose {
+		r.row("Snapshot:", fmt.Sprintf("published %d, steered %d, seen by all workers %d", n.Published, n.Steered,
+			n.Seen))
+		if v.Frames.Bytes != 0 { // older daemons do not send it
+			r.row("Frames:", fmt.Sprintf("%d bytes: %s", v.Frames.Bytes, v.Frames.Reason))
+		}
 	}
-	sourceRows(r, v.Sources)
-	placeRows(r, v.Places)
-	interfaceRows(r, v.Interfaces)
-	groupRows(r, v.Group)
-	conditionRows(r, v.Conditions)
 	problemRows(r, v.Problems)
+	conditionRows(r, v.Conditions)
+	sourceRows(r, v.Sources)
+	s.interfaceRows(r, v.Interfaces)
+	groupRows(r, v.Group)
+	if verbose {
+		placeRows(r, v.Places)
+		settingRows(r, v.Interfaces)
+	}
 }
 
 func placeRows(r *rows, list []status.PlaceView) {
@@ -123,19 +133,79 @@ func sourceRows(r *rows, list []status.SourceView) {
 	}
 }
 
-func interfaceRows(r *rows, list []status.InterfaceView) {
-	section(r)
-	r.row("INTERFACE", "UP", "DRIVER", "MTU", "MODE", "QUEUE", "WORKER", "SOCKET", "REASON")
-	for _, f := range list {
+// interfaceQueue is a queue of an interface; queue is nil if it has none.
+type interfaceQueue struct {
+	of    *status.InterfaceView
+	queue *status.QueueView
+}
+
+func interfaceTable() *table.Table[interfaceQueue] {
+	type view = interfaceQueue
+	// queue returns a column that is empty for an interface without queues.
+	queue := func(name string, text func(*status.QueueView) string) table.Column[view] {
+		return table.Column[view]{Name: name, Text: func(v *view) string {
+			if v.queue == nil {
+				return ""
+			}
+			return text(v.queue)
+		}}
+	}
+	return &table.Table[view]{
+		Urgent: func(v *view) bool { return !v.of.Up || v.queue == nil || !v.queue.Bound },
+		Columns: []table.Column[view]{
+			{Name: "INTERFACE", Text: func(v *view) string { return v.of.Name }},
+			{Name: "UP", Text: func(v *view) string { return yesNo(v.of.Up) }},
+			{Name: "DRIVER", Text: func(v *view) string { return v.of.Driver }},
+			{Name: "MTU", Text: func(v *view) string { return strconv.Itoa(v.of.MTU) }},
+			{Name: "MODE", Text: func(v *view) string { return v.of.Mode }},
+			queue("QUEUE", func(q *status.QueueView) string { return strconv.Itoa(q.Queue) }),
+			queue("WORKER", func(q *status.QueueView) string { return strconv.Itoa(q.Worker) }),
+			queue("SOCKET", (*status.QueueView).SocketMode),
+			{Name: "REASON", Show: table.Wide, Text: func(v *view) string {
+				if v.queue == nil {
+					return v.of.Reason
+				}
+				return reasons(v.of.Why(v.queue), v.of.Refused, v.queue.Refused)
+			}},
+		},
+	}
+}
+
+// interfaceRows prints the queues, and below them why one is not served or a setting was refused.
+func (s *session) interfaceRows(r *rows, list []status.InterfaceView) {
+	var queues []interfaceQueue
+	for i := range list {
+		f := &list[i]
 		if len(f.Queues) == 0 {
-			r.row(f.Name, yesNo(f.Up), f.Driver, f.MTU, f.Mode, "", "", "", f.Reason)
+			queues = append(queues, interfaceQueue{of: f})
 		}
-		for _, q := range f.Queues {
-			r.row(f.Name, yesNo(f.Up), f.Driver, f.MTU, f.Mode, q.Queue, q.Worker, q.SocketMode(),
-				reasons(f.Why(&q), f.Refused, q.Refused))
+		for j := range f.Queues {
+			queues = append(queues, interfaceQueue{f, &f.Queues[j]})
 		}
 	}
-	settingRows(r, list)
+	section(r)
+	t := interfaceTable()
+	t.Sort(queues, "")
+	printTable(s, r, t, queues, table.Form{Wide: s.format == formatWide})
+	if s.format == formatWide {
+		return // with the reasons of all
+	}
+	said := map[string]bool{}
+	for _, q := range queues {
+		var why []string
+		if t.Urgent(&q) {
+			why = append(why, t.Column("REASON").Text(&q))
+		} else {
+			why = append(why, q.of.Refused...)
+			why = append(why, q.queue.Refused...)
+		}
+		for _, text := range why {
+			if line := q.of.Name + ": " + text; text != "" && !said[line] {
+				said[line] = true
+				r.line(oneLine(line))
+			}
+		}
+	}
 }
 
 // settingRows prints the settings of sockets and devices, as the kernel has them.
@@ -213,6 +283,11 @@ func conditionRows(r *rows, list []status.ConditionView) {
 	}
 	section(r)
 	r.row("CONDITION", "LEVEL", "DETAIL")
+	list = slices.Clone(list)
+	level := []string{"fail", "warn", "ok"}
+	slices.SortStableFunc(list, func(a, b status.ConditionView) int {
+		return cmp.Compare(slices.Index(level, a.Level), slices.Index(level, b.Level))
+	})
 	for _, c := range list {
 		r.row(c.Name, c.Level, c.Detail)
 	}

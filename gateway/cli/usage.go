@@ -69,7 +69,7 @@ func (s *session) checkUsed(c *cobra.Command) error {
 				"of its configuration", path)}
 		}
 	}
-	if given("output") && s.format != formatTable && (path == "run" || path == "probe" || path == "capture") {
+	if given("output") && !s.format.text() && (path == "run" || path == "probe" || path == "capture") {
 		return usageError{fmt.Errorf("%s prints no result and has no --output", path)}
 	}
 	if path == "status" && given("timeout") && !given("wait") {

@@ -127,8 +127,8 @@ func (l *lab) wantCommands() {
 		return out
 	}
 	for _, c := range []struct{ args, want string }{
-		{"services", "203.0.113.10:80"}, {"backends", "10.72.0.100:8080"}, {"flows --protocol tcp", "default/web"},
-		{"stats", "packets"}, {"status --wait", "Applied:   yes"}, {"version", ""},
+		{"services", "203.0.113.10:80"}, {"backends", "10.72.0.100:8080"}, {"flows --protocol tcp -o wide", "default/web"},
+		{"stats --verbose", "packets"}, {"status --wait", "Applied: "}, {"version", ""},
 	} {
 		if out := sluice(strings.Fields(c.args)...); !strings.Contains(out, c.want) {
 			t.Errorf("sluice %s lacks %q:\n%s", c.args, c.want, out)
@@ -148,7 +148,7 @@ func (l *lab) wantCommands() {
 	}
 	sluice("undrain", drained.String())
 	out := sluice("flows", "delete", "--vip", vip4)
-	left := sluice("flows", "--vip", vip4)
+	left := sluice("flows", "--vip", vip4, "-o", "wide")
 	if strings.Contains(left, "default/web") {
 		t.Errorf("flows delete said %q and left:\n%s", out, left)
 	}

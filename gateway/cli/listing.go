@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/internal/table"
+)
+
+// listing is a command that prints a table, with the flags that all lists have.
+type listing[T any] struct {
+	s     *session
+	table *table.Table[T]
+	sort  string
+	rates bool
+
+	before []T // with rates: the answer before, at the time
+	at     time.Time
+}
+
+// newListing adds the flags --sort, --watch and, for a table with counters, --rate.
+func newListing[T any](s *session, c *cobra.Command, t *table.Table[T]) *listing[T] {
+	l := &listing[T]{s: s, table: t}
+	names := t.Names()
+	c.Flags().Var(wordFlag{&l.sort, names}, "sort", "sort by a column, the greatest number first: "+
+		strings.Join(names, ", "))
+	must(c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp)))
+	if t.Counts() {
+		c.Flags().BoolVar(&l.rates, "rate", false, "show counters per second, by two answers")
+	}
+	s.watched(c)
+	return l
+}
+
+// rateEvery is the time between the two answers of --rate without --watch.
+const rateEvery = time.Second
+
+// show asks for the list and prints it. ask also prints notes.
+func (l *listing[T]) show(ctx context.Context, ask func() ([]T, error)) error {
+	if l.rates && !l.s.format.text() {
+		return usageError{errors.New("--rate is for tables: -o json and -o yaml have the counters")}
+	}
+	list, err := ask()
+	if err != nil {
+		return err
+	}
+	if l.rates && l.at.IsZero() {
+		l.before, l.at = list, time.Now()
+		if err := wait(ctx, rateEvery); err != nil {
+			return err
+		}
+		if list, err = ask(); err != nil {
+			return err
+		}
+	}
+	if l.rates {
+		now := time.Now()
+		list, l.before, l.at = l.table.Rates(l.before, list, now.Sub(l.at)), list, now
+	}
+	if l.sort != "" || l.s.format.text() {
+		l.table.Sort(list, l.sort)
+	}
+	return l.s.print(list, func(r *rows) { printTable(l.s, r, l.table, list, l.form()) })
+}
+
+func (l *listing[T]) form() table.Form {
+	return table.Form{Wide: l.s.format == formatWide, Rates: l.rates, Sort: l.sort}
+}
+
+// printTable prints a list. Its cells are cut to the width of a terminal, unless all of them were
+// asked for.
+func printTable[T any](s *session, r *rows, t *table.Table[T], list []T, f table.Form) {
+	width, _ := s.terminal()
+	if f.Wide {
+		width = 0
+	}
+	lines := table.Lines(t.Grid(list, f), width)
+	if f.Headless {
+		lines = lines[1:]
+	}
+	for _, line := range lines {
+		r.line(objects.Printable(line))
+	}
+}
+
+// wait returns after d, or with the error of ctx.
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// choose returns the elements that an argument selects; all without arguments. For each argument
+// that selects nothing the error has one of absent.
+func choose[T any](list []T, arguments []string, matches func(*T, string) bool, absent func(argument string) error,
+) ([]T, error) {
+	if len(arguments) == 0 {
+		return list, nil
+	}
+	chosen := make([]T, 0, len(list))
+	found := make([]bool, len(arguments))
+	for i := range list {
+		selected := false
+		for j, a := range arguments {
+			if matches(&list[i], a) {
+				selected, found[j] = true, true
+			}
+		}
+		if selected {
+			chosen = append(chosen, list[i])
+		}
+	}
+	var errs []error
+	for j, a := range arguments {
+		if !found[j] {
+			errs = append(errs, absent(a))
+		}
+	}
+	return chosen, errors.Join(errs...)
+}
