@@ -91,6 +91,8 @@ func TestOutputs(t *testing.T) {
 	}{
 		{"services", []string{"services"}, true},
 		{"backends", []string{"backends"}, true},
+		{"services-time", []string{"services", "--time"}, true},
+		{"backends-time", []string{"backends", "--time"}, true},
 		{"flows", []string{"flows", "--limit", "0"}, false},
 		{"flows-filtered", []string{"flows", "--vip", "192.0.2.10:80", "--state", "established"}, true},
 		{"flows-none", []string{"flows", "--protocol", "icmp"}, true},

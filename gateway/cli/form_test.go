@@ -21,6 +21,8 @@ func TestOutputHasARevision(t *testing.T) {
 	}{
 		{"services", []status.ServiceView{}},
 		{"backends", []status.BackendView{}},
+		{"services --time", []status.ServiceTimesView{}},
+		{"backends --time", []status.BackendTimesView{}},
 		{"flows", status.FlowView{}},
 		{"flows delete, drain, deny remove", status.Count{}},
 		{"deny", status.DeniedView{}},

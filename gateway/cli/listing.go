@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,10 +25,16 @@ type listing[T any] struct {
 	at     time.Time
 }
 
-// newListing adds the flags --sort, --watch and, for a table with counters, --rate.
-func newListing[T any](s *session, c *cobra.Command, t *table.Table[T]) *listing[T] {
+// newListing adds the flags --sort, --watch and, for a table with counters, --rate. --sort accepts
+// more columns: those of other tables of the command.
+func newListing[T any](s *session, c *cobra.Command, t *table.Table[T], more ...string) *listing[T] {
 	l := &listing[T]{s: s, table: t}
 	names := t.Names()
+	for _, name := range more {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
 	c.Flags().Var(wordFlag{&l.sort, names}, "sort", "sort by a column, the greatest number first: "+
 		strings.Join(names, ", "))
 	must(c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp)))
@@ -44,6 +52,9 @@ const rateEvery = time.Second
 func (l *listing[T]) show(ctx context.Context, ask func() ([]T, error)) error {
 	if l.rates && !l.s.format.text() {
 		return usageError{errors.New("--rate is for tables: -o json and -o yaml have the counters")}
+	}
+	if err := hasColumn(l.table, l.sort); err != nil {
+		return err
 	}
 	list, err := ask()
 	if err != nil {
@@ -66,6 +77,15 @@ func (l *listing[T]) show(ctx context.Context, ask func() ([]T, error)) error {
 		l.table.Sort(list, l.sort)
 	}
 	return l.s.print(list, func(r *rows) { printTable(l.s, r, l.table, list, l.form()) })
+}
+
+// hasColumn returns an error if a table of a command has no column of a name.
+func hasColumn[T any](t *table.Table[T], name string) error {
+	if name == "" || t.Column(name) != nil {
+		return nil
+	}
+	return usageError{fmt.Errorf("--sort %s: this list has the columns %s; the others come or go with --time", name,
+		strings.Join(t.Names(), ", "))}
 }
 
 func (l *listing[T]) form() table.Form {

@@ -32,25 +32,34 @@ func (s *session) servicesCommand() *cobra.Command {
 		ValidArgsFunction: complete(0, s.serviceNames),
 	}
 	var list *listing[status.ServiceView]
+	var times *timesFlags
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return s.ask(func(client *status.Client) error {
-			return list.show(c.Context(), func() ([]status.ServiceView, error) {
-				all, err := client.Services(c.Context())
-				if err == nil && len(all) == 0 && len(only.with(args)) == 0 {
-					s.note("The gateway serves no Service.")
-				}
-				if err != nil {
-					return nil, err
-				}
-				return choose(all, only.with(args), func(v *status.ServiceView, name string) bool {
-					return selectsService(name, v.Namespace, v.Name, v.PortName)
-				}, func(name string) error { return noService(name, all) })
-			})
+			ask := func() ([]status.ServiceView, error) { return s.services(c.Context(), client, only.with(args)) }
+			if times.chosen {
+				return serviceTimes(c.Context(), s, client, times, list, ask)
+			}
+			return list.show(c.Context(), ask)
 		})
 	}
-	list = newListing(s, c, serviceTable())
+	list = newListing(s, c, serviceTable(), serviceTimesTable().Names()...)
+	times = newTimesFlags(c)
 	only.add(s, c)
 	return c
+}
+
+// services returns the service ports that arguments select by name.
+func (s *session) services(ctx context.Context, client *status.Client, args []string) ([]status.ServiceView, error) {
+	all, err := client.Services(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) == 0 && len(args) == 0 {
+		s.note("The gateway serves no Service.")
+	}
+	return choose(all, args, func(v *status.ServiceView, name string) bool {
+		return selectsService(name, v.Namespace, v.Name, v.PortName)
+	}, func(name string) error { return noService(name, all) })
 }
 
 // serviceTable describes the list of service ports.
@@ -182,14 +191,18 @@ func (s *session) backendsCommand() *cobra.Command {
 		ValidArgsFunction: complete(0, s.serviceNames, s.backendAddresses),
 	}
 	var list *listing[status.BackendView]
+	var times *timesFlags
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return s.ask(func(client *status.Client) error {
-			return list.show(c.Context(), func() ([]status.BackendView, error) {
-				return s.backends(c.Context(), client, only.with(args))
-			})
+			ask := func() ([]status.BackendView, error) { return s.backends(c.Context(), client, only.with(args)) }
+			if times.chosen {
+				return backendTimes(c.Context(), s, client, times, list, ask)
+			}
+			return list.show(c.Context(), ask)
 		})
 	}
-	list = newListing(s, c, backendTable())
+	list = newListing(s, c, backendTable(), backendTimesTable().Names()...)
+	times = newTimesFlags(c)
 	only.add(s, c)
 	return c
 }

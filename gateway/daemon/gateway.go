@@ -34,6 +34,9 @@ func (d *Daemon) Backends() []status.BackendView {
 	return status.BackendViews(d.snapshot(), d.totals, d.flows.file.Table.Loads(), d.checkViews(), d.nextHopOf)
 }
 
+// Times implements status.Gateway.
+func (d *Daemon) Times() status.AllTimesView { return status.AllTimes(d.snapshot(), d.totals) }
+
 // nextHopOf describes where packets to an address are sent.
 func (d *Daemon) nextHopOf(a netip.Addr) string {
 	addr := header.AddrFrom(a)

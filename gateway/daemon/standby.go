@@ -219,6 +219,9 @@ func (s *standby) Services() []status.ServiceView { return nil }
 // Backends implements status.Gateway.
 func (s *standby) Backends() []status.BackendView { return nil }
 
+// Times implements status.Gateway.
+func (s *standby) Times() (v status.AllTimesView) { return v }
+
 // Flows implements status.Gateway.
 func (s *standby) Flows(
 	_ *status.FlowFilter, _ uint64, _ int, page []status.FlowView,

@@ -23,6 +23,7 @@ import (
 type Source interface {
 	Services() []status.ServiceView
 	Backends() []status.BackendView
+	Times() status.AllTimesView
 	Stats() status.StatsView
 	SourcePorts() []status.SourcePortsView
 	Status() status.StatusView
@@ -58,6 +59,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	e := emitter{ch}
 	c.services(e, c.source.Services())
+	c.times(e, c.source.Times().Services)
 	if c.extras.Backends != nil && c.extras.Backends() {
 		c.backends(e, c.source.Backends())
 	}
@@ -116,6 +118,52 @@ func (c *collector) services(e emitter, list []status.ServiceView) {
 	for key, count := range n {
 		e.gauge(c.d.noLocal, float64(count), key[0], key[1])
 	}
+}
+
+// times writes the times of service ports with any. One without flows has no series: there are about
+// thirty for each.
+func (c *collector) times(e emitter, list []status.ServiceTimesView) {
+	for i := range list {
+		v := &list[i]
+		if v.Handshake.Count+v.Answer.Count+v.RepeatedSYNs+v.Refused == 0 {
+			continue
+		}
+		labels := []string{v.Namespace, v.Service, strconv.Itoa(int(v.Port)), v.Protocol}
+		and := func(label string) []string { return append(labels[:len(labels):len(labels)], label) }
+		e.histogram(c.d.serviceAnswer, histogramOf(&v.Answer), labels...)
+		if v.Protocol == "UDP" {
+			continue
+		}
+		e.histogram(c.d.serviceHandshake, histogramOf(&v.Handshake), labels...)
+		e.count(c.d.serviceRepeatedSYNs, float64(v.RepeatedSYNs), and("no")...)
+		e.count(c.d.serviceRepeatedSYNs, float64(v.RepeatedSYNsAfterAnswer), and("yes")...)
+		e.count(c.d.serviceRefused, float64(v.Refused), labels...)
+		e.count(c.d.serviceResets, float64(v.ResetByBackend), and("backend")...)
+		e.count(c.d.serviceResets, float64(v.ResetByClient), and("client")...)
+	}
+}
+
+// firstBoundMicros and lastBoundMicros are the least and the greatest bound of a histogram's
+// buckets, each four times the one before: bounds of stats.Histogram, so that no time is in two of
+// them.
+const (
+	firstBoundMicros = 1 << 8
+	lastBoundMicros  = 1 << 24
+)
+
+func histogramOf(v *status.HistogramView) Histogram {
+	const microsPerSecond = 1e6
+	h := Histogram{Buckets: map[float64]uint64{}, Count: v.Count, Sum: float64(v.SumMicros) / microsPerSecond}
+	for bound := uint64(firstBoundMicros); bound <= lastBoundMicros; bound *= 4 {
+		sum := uint64(0)
+		for _, b := range v.Buckets {
+			if b.ToMicros != 0 && b.ToMicros <= bound {
+				sum += b.Count
+			}
+		}
+		h.Buckets[float64(bound)/microsPerSecond] = sum
+	}
+	return h
 }
 
 func (c *collector) backends(e emitter, list []status.BackendView) {

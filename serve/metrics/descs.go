@@ -10,8 +10,9 @@ type descs struct {
 	sourceSynced, sourceRevision, sourceObjects, problems, condition       *prometheus.Desc
 	interfaceUp, queueBound, generation, objects                           *prometheus.Desc
 
-	serviceBackends, serviceUsable, serviceFlows, servicePackets, serviceBytes   *prometheus.Desc
-	backendReady, backendConnections, backendFlows, backendPackets, backendBytes *prometheus.Desc
+	serviceBackends, serviceUsable, serviceFlows, servicePackets, serviceBytes          *prometheus.Desc
+	serviceHandshake, serviceAnswer, serviceRepeatedSYNs, serviceRefused, serviceResets *prometheus.Desc
+	backendReady, backendConnections, backendFlows, backendPackets, backendBytes        *prometheus.Desc
 
 	received, receivedBytes, transmitted, transmittedBytes, returned, generated, held         *prometheus.Desc
 	fromKernel, icmpLimited, flowsCreated, flowsRetried, batches, polls, busy, idle, pulse    *prometheus.Desc
@@ -80,6 +81,17 @@ func (d *descs) describeServices() {
 	d.serviceFlows = d.new("service_flows_created_total", "Flows created.", service...)
 	d.servicePackets = d.new("service_packets_total", "Packets translated.", append(service, "direction")...)
 	d.serviceBytes = d.new("service_bytes_total", "Bytes translated.", append(service, "direction")...)
+	d.serviceHandshake = d.new("service_handshake_seconds",
+		"Time from a client's first SYN to the endpoint's SYN-ACK (SCTP: INIT to INIT ACK).", service...)
+	d.serviceAnswer = d.new("service_answer_seconds",
+		"Time from a client's first datagram, or payload of TCP, to the endpoint's first one.", service...)
+	d.serviceRepeatedSYNs = d.new("service_repeated_syns_total",
+		"SYNs that clients repeated before (no) and after (yes) the endpoint had answered.",
+		append(service, "answered")...)
+	d.serviceRefused = d.new("service_refused_total", "Connections whose first answer was an RST.", service...)
+	d.serviceResets = d.new("service_resets_total",
+		"Connections that one end reset after a SYN-ACK and before either end closed them.",
+		append(service, "by")...)
 	d.noLocal = d.named(kubeProxyPrefix+"sync_proxy_rules_no_local_endpoints_total",
 		"Service ports that drop: their traffic policy is Local and their endpoints are elsewhere.", "traffic_policy",
 		"ip_family")

@@ -72,6 +72,11 @@ func (c *Client) Backends(ctx context.Context) ([]BackendView, error) {
 	return ask[[]BackendView](ctx, c, http.MethodGet, c.root+"/backends", nil)
 }
 
+// Times lists how long endpoints took to answer.
+func (c *Client) Times(ctx context.Context) (AllTimesView, error) {
+	return ask[AllTimesView](ctx, c, http.MethodGet, c.root+"/times", nil)
+}
+
 // Stats reads all counters.
 func (c *Client) Stats(ctx context.Context) (StatsView, error) {
 	return ask[StatsView](ctx, c, http.MethodGet, c.root+"/stats", nil)

@@ -23,6 +23,8 @@ type Gateway interface {
 	Services() []ServiceView
 	// Backends lists the known endpoints, by service and address.
 	Backends() []BackendView
+	// Times lists how long endpoints took to answer, by service and address.
+	Times() AllTimesView
 	// Flows appends up to limit flows that match to page, from cursor on (0 is the start), and
 	// returns the next cursor; 0 is the end. A page may be empty before the end. Flows that begin
 	// or end between pages may be missed; none appears twice.

@@ -36,6 +36,7 @@ func NewServer(g Gateway, log *slog.Logger) *Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+root+"/services", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Services()) })
 	mux.HandleFunc("GET "+root+"/backends", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Backends()) })
+	mux.HandleFunc("GET "+root+"/times", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Times()) })
 	mux.HandleFunc("GET "+root+"/stats", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Stats()) })
 	mux.HandleFunc("GET "+root+"/source-ports", func(w http.ResponseWriter, _ *http.Request) {
 		s.reply(w, g.SourcePorts())

@@ -137,6 +137,7 @@ func TestViewsOverTheSocket(t *testing.T) {
 	}{
 		{"services", func() (any, error) { return c.Services(t.Context()) }, g.Services()},
 		{"backends", func() (any, error) { return c.Backends(t.Context()) }, g.Backends()},
+		{"times", func() (any, error) { return c.Times(t.Context()) }, g.Times()},
 		{"stats", func() (any, error) { return c.Stats(t.Context()) }, g.Stats()},
 		{"source ports", func() (any, error) { return c.SourcePorts(t.Context()) }, g.SourcePorts()},
 		{"status", func() (any, error) { return c.Status(t.Context(), false) }, g.Status()},

@@ -2,6 +2,7 @@ package status
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
@@ -20,6 +21,9 @@ type Totals struct {
 	mu      sync.Mutex
 	opened  map[services.BackendRef]Traffic // counts of the index before its present owner
 	retired map[services.ServiceID]Traffic  // counts of removed backends
+	// retiredTime has the times of removed backends. Close takes them out of the workers' times, so
+	// that the index is empty for its next owner.
+	retiredTime map[services.ServiceID]*TimesView
 }
 
 // NewTotals returns the totals of the workers' blocks.
@@ -27,7 +31,7 @@ func NewTotals(blocks []*stats.Block) *Totals {
 	return &Totals{
 		blocks:  blocks,
 		opened:  map[services.BackendRef]Traffic{},
-		retired: map[services.ServiceID]Traffic{},
+		retired: map[services.ServiceID]Traffic{}, retiredTime: map[services.ServiceID]*TimesView{},
 	}
 }
 
@@ -46,6 +50,16 @@ func (ts *Totals) Close(r services.BackendRef, service services.ServiceID) {
 	defer ts.mu.Unlock()
 	delete(ts.opened, r)
 	ts.retired[service] = ts.retired[service].plus(t)
+	b := ts.timesAt(r)
+	if b == nil {
+		return
+	}
+	times := timesOf(b, func(n *atomic.Uint64) uint64 { return n.Swap(0) })
+	if sum := ts.retiredTime[service]; sum != nil {
+		sum.add(&times, 1)
+	} else {
+		ts.retiredTime[service] = &times
+	}
 }
 
 // Forget must be called when a service is gone and its number may be used again.
@@ -53,6 +67,7 @@ func (ts *Totals) Forget(service services.ServiceID) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	delete(ts.retired, service)
+	delete(ts.retiredTime, service)
 }
 
 // Backend returns the counts of a backend.
@@ -68,6 +83,32 @@ func (ts *Totals) Retired(service services.ServiceID) Traffic {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	return ts.retired[service]
+}
+
+// timesAt returns the times of a backend, which all workers share, or nil.
+func (ts *Totals) timesAt(r services.BackendRef) *stats.BackendTimes {
+	if len(ts.blocks) == 0 {
+		return nil
+	}
+	return ts.blocks[0].Times.At(r.Index())
+}
+
+// times returns the times of a backend.
+func (ts *Totals) times(r services.BackendRef) (v TimesView) {
+	if b := ts.timesAt(r); b != nil {
+		v = timesOf(b, (*atomic.Uint64).Load)
+	}
+	return v
+}
+
+// retiredTimes returns the times of the removed backends of a service.
+func (ts *Totals) retiredTimes(service services.ServiceID) (v TimesView) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if sum := ts.retiredTime[service]; sum != nil {
+		v = sum.Minus(&TimesView{}) // a copy
+	}
+	return v
 }
 
 // counted sums an index over all workers.

@@ -19,6 +19,7 @@ import (
 type Gateway struct {
 	ServiceList []status.ServiceView
 	BackendList []status.BackendView
+	TimesView   status.AllTimesView
 	StatsView   status.StatsView
 	PortsList   []status.SourcePortsView
 	StatusView  status.StatusView
@@ -43,7 +44,7 @@ type Gateway struct {
 func New() *Gateway {
 	g := &Gateway{
 		ServiceList: sampleServices(), BackendList: sampleBackends(),
-		StatsView: sampleStats(), StatusView: sampleStatus(), PortsList: samplePorts(),
+		TimesView: sampleTimes(), StatsView: sampleStats(), StatusView: sampleStatus(), PortsList: samplePorts(),
 		Applied: make(chan struct{}), flows: sampleFlows(), drained: map[string]bool{},
 		denials: sampleDenials(), EventList: sampleEvents(),
 	}
@@ -81,6 +82,9 @@ func (g *Gateway) Backends() []status.BackendView {
 	}
 	return list
 }
+
+// Times implements status.Gateway.
+func (g *Gateway) Times() status.AllTimesView { return g.TimesView }
 
 // Flows implements status.Gateway. The cursor is a position in the list; every third page is empty,
 // like a sparse part of a table.

@@ -1,0 +1,77 @@
+package status
+
+import (
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
+)
+
+// TestTimes: times belong to their backend and to its service; the service keeps those of a removed
+// backend, and the next owner of the index begins without.
+func TestTimes(t *testing.T) {
+	times := new(stats.Times)
+	times.Ensure(3)
+	totals := NewTotals([]*stats.Block{{Times: times}, {Times: times}})
+	first, next := services.MakeBackendRef(1, 1), services.MakeBackendRef(1, 2)
+	snapshot := func(refs ...services.BackendRef) *services.Snapshot {
+		b := services.NewBuilder(nil)
+		svc := &services.Service{ID: 1, Namespace: "default", Name: "web", Proto: header.ProtoTCP, Port: 80}
+		b.SetService(svc)
+		b.SetFrontend(&services.Frontend{Key: services.FrontendKey{Addr: header.Addr{15: 1}, Port: 80,
+			Proto: header.ProtoTCP}, Service: svc})
+		for i, r := range refs {
+			b.SetBackend(services.Backend{Addr: header.Addr{15: byte(10 + i)}, Port: 8080, Proto: header.ProtoTCP,
+				Service: 1, Ref: r})
+		}
+		return b.Build()
+	}
+	for range 3 {
+		times.At(1).Answer.Add(150 * time.Millisecond)
+	}
+	times.At(1).Answer.Add(time.Second)
+	times.At(1).RepeatedSYNs.Add(2)
+	times.At(2).Answer.Add(time.Second)
+	other := services.MakeBackendRef(2, 1)
+	before := AllTimes(snapshot(first, other), totals)
+	if n := len(before.Backends); n != 2 {
+		t.Fatalf("%d backends", n)
+	}
+	got, of := before.Backends[0].TimesView, before.Services[0].TimesView
+	if got.RepeatedSYNs != 2 || got.Answer.Count != 4 || got.Answer.SumMicros != 1_450_000 || of.Answer.Count != 5 {
+		t.Errorf("backend %+v, service %+v", got, of)
+	}
+	for name, v := range map[string]struct{ got, want uint64 }{
+		"median of the backend":      {got.Answer.MedianMicros, 150_000},
+		"99th percentile":            {got.Answer.P99Micros, 1_000_000},
+		"median of the service":      {of.Answer.MedianMicros, 160_000},
+		"handshakes, of which is no": {got.Handshake.MedianMicros, 0},
+	} {
+		if off := int64(v.got) - int64(v.want); off > int64(v.want/8) || -off > int64(v.want/8) {
+			t.Errorf("%s: %d µs, want %d", name, v.got, v.want)
+		}
+	}
+
+	totals.Close(first, 1)
+	totals.Open(next)
+	after := AllTimes(snapshot(next, other), totals)
+	if b, s := after.Backends[0].TimesView, after.Services[0].TimesView; b.Answer.Count != 0 || s.Answer.Count != 5 ||
+		s.RepeatedSYNs != 2 {
+		t.Errorf("after the backend was replaced: backend %+v, service %+v", b, s)
+	}
+	times.At(1).Answer.Add(2 * time.Second)
+	since := AllTimes(snapshot(next, other), totals).Since(&after)
+	if s := since.Services[0].Answer; s.Count != 1 || len(s.Buckets) != 1 || s.SumMicros != 2_000_000 ||
+		since.Services[0].RepeatedSYNs != 0 || since.Backends[0].Answer.Count != 1 || since.Backends[1].Answer.Count != 0 {
+		t.Errorf("since the replacement: %+v, backends %+v", s, since.Backends)
+	}
+	if n := AllTimes(snapshot(), totals).Services; len(n) != 1 || n[0].RepeatedSYNs != 2 {
+		t.Errorf("of a service without backends: %+v", n)
+	}
+	totals.Forget(1)
+	if n := AllTimes(snapshot(), totals).Services; n[0].RepeatedSYNs != 0 {
+		t.Errorf("of a new service with the number of a removed one: %+v", n)
+	}
+}
