@@ -1,7 +1,7 @@
 // Command chart lints the chart and renders the committed manifests from it, or with -check
 // compares them with its output: the gateway, and separately the parts that the chart's default
-// values leave out: the controller, the announcer and the nodes' ends of the tunnel. With -values it
-// renders a release with other values.
+// values leave out: the controller, the announcer and the nodes' ends of the tunnel. With -values
+// it renders a release with other values.
 package main
 
 import (
