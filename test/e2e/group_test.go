@@ -29,6 +29,7 @@ type groupLab struct {
 	ctx   context.Context
 	gates []*launch.Gateway
 	dir   string
+	ca    *certs.Authority
 }
 
 // groupSources returns the source addresses of a gateway.
@@ -56,7 +57,7 @@ func newGroupLab(t *testing.T, gateways int) *groupLab {
 		_, err := b.Serve(backendPort)
 		l.must(err)
 	}
-	authority, err := certs.New()
+	l.ca, err = certs.New()
 	l.must(err)
 	var members strings.Builder
 	for i, h := range n.Gateways {
@@ -70,7 +71,7 @@ func newGroupLab(t *testing.T, gateways int) *groupLab {
 		name := fmt.Sprintf("gw-%d", i)
 		dir := filepath.Join(l.dir, name)
 		l.must(os.Mkdir(dir, 0o700))
-		l.must(authority.Write(dir, name))
+		l.must(l.ca.Write(dir, name))
 		g, err := launch.New(launch.Config{Sluice: daemonBinary, Host: h, NodeName: name, Options: fmt.Sprintf(
 			"flows: {ipv4: 65536, ipv6: 65536}\ntuning: {affinityClients: 4096}\ngroup:\n  members:\n%s"+
 				"  tls: {certFile: %s/tls.crt, keyFile: %s/tls.key, caFile: %s/ca.crt}\n  stateDir: %s/disk\n",
@@ -317,6 +318,94 @@ func TestGatewayOfGroupHandsOver(t *testing.T) {
 		t.Errorf("%d connections have ended", n)
 	}
 	load.Finish()
+	l.must(l.gates[0].Start(l.ctx))
+	l.inStep()
+}
+
+// reload writes the configuration of a gateway, waits until a change of the group is pending, and
+// lets the next process take over with it.
+func (l *groupLab) reload(i int, text, pending string) {
+	l.t.Helper()
+	g := l.gates[i]
+	l.must(g.WriteConfiguration(text))
+	l.must(topo.Until(l.ctx, machine.Slower(20*time.Second), 10*time.Millisecond, func(ctx context.Context) error {
+		v, err := g.Client.Status(ctx, false)
+		if err != nil {
+			return err
+		}
+		if all := strings.Join(v.Config.NeedRestart, "\n"); !strings.Contains(all, pending) {
+			return fmt.Errorf("pending are %q, error %q, want %q", all, v.Config.Error, pending)
+		}
+		return nil
+	}))
+	l.must(g.LaunchNext())
+	l.must(g.TakenOver(l.ctx))
+}
+
+// TestGroupIsSwitchedOn: gateways become a group, and stop to be one, by hand-overs with another
+// configuration, under connections. Certificates of another authority are used for the next
+// connection.
+func TestGroupIsSwitchedOn(t *testing.T) {
+	const flows = 50
+	l := newGroupLab(t, 2)
+	l.vipsBy(0)
+	l.sourcesBy(0, 0)
+	l.sourcesBy(1, 1)
+	l.inStep()
+	open := func() *topo.Flows {
+		load, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Flows: flows, Interval: 50 * time.Millisecond,
+			Timeout: machine.Slower(20 * time.Second), Targets: []netip.AddrPort{
+				netip.AddrPortFrom(netip.MustParseAddr(vip4), webPort),
+				netip.AddrPortFrom(netip.MustParseAddr(vip6), webPort)}})
+		l.must(err)
+		l.must(load.AnsweredAgain(l.ctx, machine.Slower(20*time.Second), 2))
+		return load
+	}
+	goOn := func(when string, load *topo.Flows) {
+		t.Helper()
+		l.must(load.AnsweredAgain(l.ctx, machine.Slower(20*time.Second), 2))
+		if n := load.Broken(); n > 0 {
+			t.Errorf("%s %d connections have ended", when, n)
+		}
+	}
+	grouped := open()
+	for i, g := range l.gates {
+		alone, _, _ := strings.Cut(g.Configuration(), "group:")
+		l.reload(i, alone, fmt.Sprintf("group.members[gw-%d]: is removed when the daemon restarts", 1-i))
+		if v, err := g.Client.Status(l.ctx, false); err != nil || v.Group != nil {
+			t.Errorf("gw-%d: %v, it has a group: %+v", i, err, v.Group)
+		}
+	}
+	goOn("without a group", grouped)
+	alone := open()
+	for i, g := range l.gates {
+		l.reload(i, g.Configuration(), fmt.Sprintf("group.members[gw-%d]: is added when the daemon restarts", 1-i))
+	}
+	l.inStep()
+	goOn("with a group again", grouped)
+	goOn("with a group again", alone)
+	again := open()
+	l.group(1, "with copies", func(v *status.GroupView) bool { return v.Members[0].Copies >= flows })
+
+	next, err := certs.New()
+	l.must(err)
+	for _, trusted := range [][]*certs.Authority{{l.ca, next}, {next}} { // first the authorities of both
+		for i := range l.gates {
+			name := fmt.Sprintf("gw-%d", i)
+			l.must(next.WriteSigned(filepath.Join(l.dir, name), certs.Template(name), trusted...))
+		}
+		l.inStep()
+		l.must(l.gates[1].Kill())
+		l.must(l.gates[1].Start(l.ctx))
+		l.inStep()
+	}
+	l.must(l.gates[0].Kill())
+	l.vipsBy(1)
+	l.sourcesBy(0, 1)
+	goOn("after the death of a gateway", again)
+	for _, load := range []*topo.Flows{grouped, alone, again} {
+		load.Finish()
+	}
 	l.must(l.gates[0].Start(l.ctx))
 	l.inStep()
 }
