@@ -1,6 +1,9 @@
 package peers
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -13,7 +16,9 @@ import (
 
 // Files are PEM files. They are read for each handshake, so they may be replaced at any time.
 type Files struct {
-	Certificate string // of this gateway: for server and client, with its name as a DNS name
+	// Certificate is this gateway's, for server and client, with its name as a DNS name. Or it is of an
+	// authority, and all gateways have the key: then each makes its own certificate.
+	Certificate string
 	Key         string
 	Authorities string // certificates of the authorities that sign members' certificates
 }
@@ -28,6 +33,7 @@ type identity struct {
 // replaced: then the content from before is used.
 type certificates struct {
 	files  Files
+	name   string      // of this gateway
 	failed func(error) // is called with the error of such a reading
 
 	mu   sync.Mutex
@@ -35,7 +41,7 @@ type certificates struct {
 }
 
 func (c *certificates) current() (*identity, error) {
-	id, err := c.files.read()
+	id, err := c.files.read(c.name)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -49,10 +55,11 @@ func (c *certificates) current() (*identity, error) {
 	return c.last, nil
 }
 
-func (f Files) read() (*identity, error) {
+// read returns the identity of the gateway with a name.
+func (f Files) read(name string) (*identity, error) {
 	var pem [3][]byte
-	for i, name := range [...]string{f.Certificate, f.Key, f.Authorities} {
-		b, err := trusted.Read(name)
+	for i, file := range [...]string{f.Certificate, f.Key, f.Authorities} {
+		b, err := trusted.Read(file)
 		if err != nil {
 			return nil, err
 		}
@@ -62,11 +69,34 @@ func (f Files) read() (*identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s and %s: %w", f.Certificate, f.Key, err)
 	}
+	if pair.Leaf.IsCA && pair.Leaf.VerifyHostname(name) != nil {
+		if pair, err = issue(&pair, name); err != nil {
+			return nil, fmt.Errorf("%s: a certificate for %s cannot be signed: %w", f.Certificate, name, err)
+		}
+	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem[2]) {
 		return nil, fmt.Errorf("%s has no certificate", f.Authorities)
 	}
 	return &identity{pair, pool}, nil
+}
+
+// issue makes a certificate for a gateway, with a new key, as long valid as that of the authority.
+func issue(authority *tls.Certificate, name string) (c tls.Certificate, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return c, err
+	}
+	of := &x509.Certificate{
+		DNSNames: []string{name}, NotBefore: authority.Leaf.NotBefore, NotAfter: authority.Leaf.NotAfter,
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, of, authority.Leaf, key.Public(), authority.PrivateKey)
+	if err != nil {
+		return c, err
+	}
+	return tls.Certificate{Certificate: append([][]byte{der}, authority.Certificate...), PrivateKey: key}, nil
 }
 
 // client returns the configuration of a connection to a peer. The caller sets ServerName.

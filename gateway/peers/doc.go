@@ -2,7 +2,8 @@
 // from an owner of flows to a member, over gRPC with mutual TLS 1.3. Packages wire and session of
 // gateway/group make and read the frames.
 //
-// A gateway has a certificate of its own, for its name. A connection is accepted from addresses of
+// A gateway has a certificate of its own, for its name: from a file, or made by itself with the key
+// of an authority that the gateways share. A connection is accepted from addresses of
 // members only, and nothing that arrives on it is read before TLS has verified the other gateway's
 // certificate. An accepted connection lives on when its certificate expires: a new certificate is
 // needed for the next connection.

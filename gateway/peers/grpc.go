@@ -58,7 +58,7 @@ type transport struct {
 
 // New returns a Transport. An error says that the files cannot be used.
 func New(c Config) (Transport, error) {
-	t := &transport{Config: c, certificates: certificates{files: c.Files, failed: c.Refused}}
+	t := &transport{Config: c, certificates: certificates{files: c.Files, name: c.Self.Name, failed: c.Refused}}
 	_, err := t.certificates.current()
 	return t, err
 }

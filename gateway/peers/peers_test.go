@@ -273,6 +273,43 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
+// TestSharedAuthority: gateways that have the key of an authority make their own certificates, by
+// which each is known, and follow a change of the files. One that may not sign is an error.
+func TestSharedAuthority(t *testing.T) {
+	root, foreign := newAuthority(t), newAuthority(t)
+	authority := func() *x509.Certificate {
+		c := certs.Template("group")
+		c.IsCA, c.BasicConstraintsValid, c.KeyUsage, c.ExtKeyUsage = true, true, x509.KeyUsageCertSign, nil
+		return c
+	}
+	f := filesIn(t.TempDir())
+	root.write(t, f, authority(), root)
+	b, from := start(t, "gw-b", f), make(chan Peer, 8)
+	b.serve(t, func(p Peer, s Stream) error { from <- p; return echo(p, s) })
+	for range 2 {
+		for _, name := range []string{"gw-a", "gw-c"} {
+			once(t, start(t, name, f), b)
+			if p := <-from; p.Name != name {
+				t.Errorf("the stream of %s is of %q", name, p.Name)
+			}
+		}
+		root.write(t, f, authority(), root) // renewed
+	}
+	other := filesIn(t.TempDir())
+	foreign.write(t, other, authority(), root)
+	if _, err := try(t, start(t, "gw-a", other), b); err == nil {
+		t.Error("a certificate of another authority is accepted")
+	}
+	b.waitRefused(t, "unknown authority")
+	old := authority()
+	old.NotAfter = time.Now().Add(-time.Minute)
+	root.write(t, other, old, root)
+	if _, err := try(t, start(t, "gw-a", other), b); err == nil {
+		t.Error("a certificate of an authority that has expired is accepted")
+	}
+	b.waitRefused(t, "certificate has expired")
+}
+
 // TestBeforeTLS: a connection that does not begin TLS 1.3 with a certificate reaches nothing.
 func TestBeforeTLS(t *testing.T) {
 	a := newAuthority(t)
