@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -206,25 +207,30 @@ func (r *rowOf) merge(run string, shared []string, remarks bool) merged {
 	first := r.points[0]
 	m := merged{What: title(first, r.param, run, shared), Points: len(r.points)}
 	xs := r.values()
-	if len(xs) > 1 {
-		m.What += fmt.Sprintf(" at %s %s", joined(xs, amount), r.param)
+	cells := make([]map[string]string, r.columns) // by the varied condition
+	for n := range cells {
+		cells[n] = make(map[string]string)
 	}
-	if first.Target != nil {
-		targets := make(map[string]string)
-		for _, p := range r.points {
+	targets := make(map[string]string)
+	for _, p := range r.points {
+		cells[r.of[p]][p.Params[r.param]] = cell(p)
+		if p.Target != nil {
 			targets[p.Params[r.param]] = figureText(*p.Target)
 		}
+	}
+	everywhere := xs
+	if first.Target == nil || len(slices.Compact(slices.Sorted(maps.Values(targets)))) == 1 {
+		everywhere = inAll(xs, cells)
+	}
+	if len(everywhere) > 1 || len(everywhere) == 1 && len(xs) > 1 {
+		m.What += fmt.Sprintf(" at %s %s", joined(everywhere, amount), r.param)
+	}
+	if first.Target != nil {
 		m.Target = bound(first) + joined(xs, func(x string) string { return targets[x] })
 	}
-	for n := range r.columns {
-		cells := make(map[string]string)
-		for _, p := range r.points {
-			if r.of[p] == n {
-				cells[p.Params[r.param]] = cell(p)
-			}
-		}
-		figure := joined(xs, func(x string) string { return cmp.Or(cells[x], notMeasured) })
-		if first.Unit != "ratio" && len(cells) > 0 {
+	for _, c := range cells {
+		figure := figuresOf(c, xs, everywhere)
+		if first.Unit != "ratio" && len(c) > 0 {
 			figure += " " + escape(first.Unit)
 		}
 		m.Figures = append(m.Figures, figure)
@@ -240,6 +246,30 @@ func (r *rowOf) merge(run string, shared []string, remarks bool) merged {
 		}
 	}
 	return m
+}
+
+// inAll returns the values that every column with a figure has.
+func inAll(xs []string, cells []map[string]string) []string {
+	return slices.DeleteFunc(slices.Clone(xs), func(x string) bool {
+		return slices.ContainsFunc(cells, func(c map[string]string) bool { return len(c) > 0 && c[x] == "" })
+	})
+}
+
+// figuresOf lists the figures of a column by value: first those of the values in the row's name,
+// then the column's others, with their values.
+func figuresOf(cells map[string]string, xs, inName []string) string {
+	if len(cells) == 0 {
+		return notMeasured
+	}
+	text := func(x string) string { return cmp.Or(cells[x], notMeasured) }
+	figure := joined(inName, text)
+	own := slices.DeleteFunc(slices.Clone(xs), func(x string) bool {
+		return slices.Contains(inName, x) || cells[x] == ""
+	})
+	if len(own) > 0 {
+		figure = strings.TrimPrefix(fmt.Sprintf("%s; at %s: %s", figure, joined(own, amount), joined(own, text)), "; ")
+	}
+	return figure
 }
 
 // values returns the values of the varied condition: numbers in ascending order.
