@@ -69,9 +69,7 @@ func directLab(t *testing.T, v6 bool, options string) (l *lab, nodes string) {
 		}
 		fmt.Fprintf(&list, "---\napiVersion: v1\nkind: Node\nmetadata: {name: %s}\n"+
 			"status: {addresses: [{type: InternalIP, address: \"%s\"}]}\n", h.Name, a)
-		l.must(runOn(h, "", daemonBinary, "node", "apply", "--vni", fmt.Sprint(directVNI),
-			"--gateway", l.Gateway.Addr4().String(), "--gateway", l.Gateway.Addr6().String(),
-			"--gateway", other.Addr4().String(), "--gateway", other.Addr6().String()))
+		l.endTunnel(h, l.Gateway, other)
 		var rules strings.Builder
 		rules.WriteString("table inet standin {\nchain prerouting {\ntype nat hook prerouting priority dstnat;\n")
 		for _, f := range []struct{ ip, vip, to string }{
@@ -84,14 +82,38 @@ func directLab(t *testing.T, v6 bool, options string) (l *lab, nodes string) {
 		rules.WriteString("}\n}\n")
 		nft(l.t, h, rules.String())
 	}
-	nft(l.t, l.Gateway, "table inet replies {\nchain prerouting {\ntype filter hook prerouting priority raw;\n"+
-		"ip saddr "+keepVIP4+" counter\nip6 saddr "+keepVIP6+" counter\n}\n}\n")
+	l.countReplies()
 	if err := l.gate.Write("nodes.yaml", []byte(list.String())); err != nil {
 		t.Fatal(err)
 	}
 	l.apply(directServices(l.Backends[:directNodes]...)...)
 	l.applied()
 	return l, list.String()
+}
+
+// endTunnel prepares a node for the tunnel of gateways.
+func (l *lab) endTunnel(node *topo.Host, gateways ...*topo.Host) {
+	l.t.Helper()
+	args := []string{"node", "apply", "--vni", fmt.Sprint(directVNI)}
+	for _, g := range gateways {
+		args = append(args, "--gateway", g.Addr4().String(), "--gateway", g.Addr6().String())
+	}
+	l.must(runOn(node, "", daemonBinary, args...))
+}
+
+// countReplies counts packets from the VIPs at the gateway. noReplies expects none.
+func (l *lab) countReplies() {
+	l.t.Helper()
+	nft(l.t, l.Gateway, "table inet replies {\nchain prerouting {\ntype filter hook prerouting priority raw;\n"+
+		"ip saddr "+keepVIP4+" counter\nip6 saddr "+keepVIP6+" counter\n}\n}\n")
+}
+
+func (l *lab) noReplies() {
+	l.t.Helper()
+	if out := l.must(runOn(l.Gateway, "", "nft", "list", "table", "inet", "replies")); strings.Count(out,
+		"counter packets 0 bytes 0") != 2 {
+		l.t.Errorf("replies passed the gateway:\n%s", out)
+	}
 }
 
 func (l *lab) must(out string, err error) string {
@@ -136,10 +158,7 @@ func testDirectReturn(t *testing.T, v6 bool) {
 	}
 	l.flowsStay(t, tcp)
 	l.onlyGateways(t)
-	if out := l.must(runOn(l.Gateway, "", "nft", "list", "table", "inet", "replies")); strings.Count(out,
-		"counter packets 0 bytes 0") != 2 {
-		t.Errorf("replies passed the gateway:\n%s", out)
-	}
+	l.noReplies()
 	// A node without the device answers late packets of the tunnel with ICMP errors, which the
 	// gateway's kernel counts as damaged because it has no socket for them.
 	l.checkDamage()
