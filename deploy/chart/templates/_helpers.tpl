@@ -104,6 +104,32 @@ port: {{ get $given "port" | default 4789 | int64 }}
 {{- end -}}
 {{- end }}
 
+{{/* The members of the group of gateways, if there is one. */}}
+{{- define "sluice.group" -}}
+{{- $members := dig "group" "members" list .Values.config | default list -}}
+{{- $given := or .Values.group.secret .Values.group.issuerRef -}}
+{{- $files := dig "group" "tls" "certFile" "" .Values.config -}}
+{{- if and $given (not $members) -}}
+{{- fail "group: it has certificates, but config.group.members is empty: list the gateways there (docs/group.md), or leave group empty" -}}
+{{- else if and $given $files -}}
+{{- fail "group: config.group.tls names files of your own: remove it, or leave group empty" -}}
+{{- else if and .Values.group.secret .Values.group.issuerRef -}}
+{{- fail "group: secret names a Secret of your own, and issuerRef lets cert-manager make one: set one of them" -}}
+{{- end -}}
+{{- if $members }}{{ toJson $members }}{{ end -}}
+{{- end }}
+
+{{/* The Secret with the authority that gateways of a group share; empty if the configuration has other files. */}}
+{{- define "sluice.groupSecret" -}}
+{{- if and (include "sluice.group" .) (not (dig "group" "tls" "certFile" "" .Values.config)) -}}
+{{- .Values.group.secret | default (printf "%s-group" (include "sluice.name" .)) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "sluice.groupDir" -}}
+{{- include "sluice.mountable" (list "group.stateDir" (dig "group" "stateDir" "/var/lib/sluice" .Values.config)) -}}
+{{- end }}
+
 {{/* The configuration: fields that a pod needs, overridden by config of the values. */}}
 {{- define "sluice.config" -}}
 {{- $selector := list -}}
@@ -113,6 +139,7 @@ port: {{ get $given "port" | default 4789 | int64 }}
 {{- if .Values.podMonitor.enabled }}{{ $_ := set $pod "metrics" (dict "address" ":9470") }}{{ end -}}
 {{- $given := deepCopy .Values.config -}}
 {{- if include "sluice.seedSecret" . }}{{ $_ := set $given "maglev" (dict "seedFile" "/etc/sluice-maglev/seed") }}{{ end -}}
+{{- if include "sluice.groupSecret" . }}{{ $_ := set $pod "group" (dict "tls" (dict "certFile" "/etc/sluice-group/tls.crt" "keyFile" "/etc/sluice-group/tls.key" "caFile" "/etc/sluice-group/ca.crt")) }}{{ end -}}
 {{- $header := dict "apiVersion" "sluice.dev/v1alpha1" "kind" "GatewayConfiguration" -}}
 {{- toYaml (mergeOverwrite $pod $given $header) -}}
 {{- end }}
@@ -138,7 +165,7 @@ port: {{ get $given "port" | default 4789 | int64 }}
 
 {{- define "sluice.mountable" -}}
 {{- $what := index . 0 }}{{ $path := clean (index . 1) -}}
-{{- if or (not (isAbs $path)) (has $path (list "/" "/run" "/var" "/var/run" "/etc" "/bin" "/proc" "/sys" "/dev" "/host" "/tmp")) -}}
+{{- if or (not (isAbs $path)) (has $path (list "/" "/run" "/var" "/var/lib" "/var/run" "/etc" "/bin" "/proc" "/sys" "/dev" "/host" "/tmp")) -}}
 {{- fail (printf "config: %s is %s: it is mounted from the host, so give it a directory of its own, such as /run/sluice" $what $path) -}}
 {{- end -}}
 {{- $path -}}

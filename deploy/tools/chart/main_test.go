@@ -1,18 +1,24 @@
 package main
 
 import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/engine"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
 )
@@ -386,6 +392,144 @@ func TestSeed(t *testing.T) {
 				t.Errorf("want Secret %q to be mounted and named:\n%s\n%s", tt.secret, pod, config)
 			}
 		})
+	}
+}
+
+// gateways are the values of a group, with others.
+func gateways(group, config map[string]any) map[string]any {
+	type values = map[string]any
+	in := values{"members": []any{
+		values{"name": "gw-a", "address": "192.0.2.1:9473", "sources": []any{"198.51.100.1", "198.51.100.2"}},
+		values{"name": "gw-b", "address": "192.0.2.2:9473", "sources": []any{"198.51.100.3", "198.51.100.4"}},
+	}}
+	maps.Copy(in, config)
+	v := values{"config": values{"group": in}}
+	if group != nil {
+		v["group"] = group
+	}
+	return v
+}
+
+// TestGroup: the list of gateways switches on the group. The chart makes its authority once, as the
+// seed, or has cert-manager make it, or mounts one that exists.
+func TestGroup(t *testing.T) {
+	type values = map[string]any
+	system := object("Namespace", "", "kube-system", nil)
+	kept := values{"tls.crt": "Yw==", "tls.key": "aw==", "ca.crt": "YQ=="}
+	const mount, setting = "mountPath: /etc/sluice-group, readOnly", "certFile: /etc/sluice-group/tls.crt"
+	const disk = "hostPath: {path: /var/lib/sluice, type: DirectoryOrCreate}"
+	for _, tt := range []struct {
+		name    string
+		cluster []runtime.Object // nil: no cluster
+		values  values
+		made    string // in group.yaml; "new": an authority that differs in each rendering
+		secret  string // mounted Secret
+		refused string
+	}{
+		{name: "no group", cluster: []runtime.Object{system}},
+		{name: "without a cluster", values: gateways(nil, nil), secret: "sluice-group"},
+		{name: "a first installation", cluster: []runtime.Object{system}, values: gateways(nil, nil), made: "new",
+			secret: "sluice-group"},
+		{name: "an upgrade", cluster: []runtime.Object{system, object("Secret", namespace, "sluice-group", kept)},
+			values: gateways(nil, nil), made: "  ca.crt: YQ==\n  tls.crt: Yw==\n  tls.key: aw==\n", secret: "sluice-group"},
+		{name: "an upgrade of a Secret that has lost its key", cluster: []runtime.Object{system,
+			object("Secret", namespace, "sluice-group", values{"tls.crt": "Yw==", "ca.crt": "YQ=="})},
+			values: gateways(nil, nil), made: "new", secret: "sluice-group"},
+		{name: "a Secret of one's own", cluster: []runtime.Object{system},
+			values: gateways(values{"secret": "mine"}, nil), secret: "mine"},
+		{name: "cert-manager", values: gateways(values{"issuerRef": values{"name": "ca", "kind": "ClusterIssuer"}}, nil),
+			made: "  isCA: true\n  commonName: sluice-group\n  secretName: sluice-group\n  privateKey: {algorithm: ECDSA, " +
+				"size: 256}\n  issuerRef:\n    kind: ClusterIssuer\n    name: ca\n", secret: "sluice-group"},
+		{name: "files of one's own", cluster: []runtime.Object{system},
+			values: gateways(nil, values{"tls": values{"certFile": "/a", "keyFile": "/b", "caFile": "/c"}})},
+		{name: "certificates without gateways", values: values{"group": values{"secret": "mine"}},
+			refused: "config.group.members is empty"},
+		{name: "two Secrets", values: gateways(values{"secret": "mine", "issuerRef": values{"name": "ca"}}, nil),
+			refused: "set one of them"},
+		{name: "a Secret beside files", values: gateways(values{"secret": "mine"}, values{"tls": values{"certFile": "/a"}}),
+			refused: "config.group.tls names files of your own"},
+		{name: "an issuer without a name", values: gateways(values{"issuerRef": values{"kind": "Issuer"}}, nil),
+			refused: "group.issuerRef has no name"},
+		{name: "a directory that all share", values: gateways(nil, values{"stateDir": "/var/lib"}),
+			refused: "group.stateDir is /var/lib:"},
+		{name: "a value that is not known", values: gateways(values{"secretName": "x"}, nil),
+			refused: "'secretName' not allowed"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, err := loader.LoadDir(chartDir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var in engine.ClientProvider
+			if tt.cluster != nil {
+				in = cluster{tt.cluster}
+			}
+			files, err := renderIn(in, c, tt.values, kubernetes)
+			if tt.refused != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.refused) {
+					t.Errorf("%v, want %s", err, tt.refused)
+				}
+				return
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			got := files["sluice/templates/group.yaml"]
+			if tt.made == "new" {
+				again, err := renderIn(in, c, tt.values, kubernetes)
+				if err != nil || again["sluice/templates/group.yaml"] == got {
+					t.Errorf("%v, or two renderings have the same key", err)
+				}
+				checkAuthority(t, got)
+			} else if !strings.Contains(got, tt.made) || tt.made == "" && strings.TrimSpace(got) != "" {
+				t.Errorf("got %s\nwant %s", got, tt.made)
+			}
+			pod, config := files["sluice/templates/daemonset.yaml"], files["sluice/templates/configmap.yaml"]
+			mounted, group := tt.secret != "", tt.values != nil
+			if strings.Contains(pod, mount) != mounted || strings.Contains(config, setting) != mounted ||
+				mounted && !strings.Contains(pod, "secret: {secretName: "+tt.secret+", ") {
+				t.Errorf("want Secret %q to be mounted and named:\n%s\n%s", tt.secret, pod, config)
+			}
+			if strings.Contains(pod, disk) != group || strings.Contains(pod, "checksum/group: ") != group {
+				t.Errorf("want a directory on the disk, and a rollout with the list: %t:\n%s", group, pod)
+			}
+		})
+	}
+}
+
+// checkAuthority checks that a Secret has an authority with which gateways can sign.
+func checkAuthority(t *testing.T, secret string) {
+	t.Helper()
+	var s struct{ Data map[string][]byte }
+	if err := yaml.Unmarshal([]byte(secret), &s); err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(s.Data["tls.crt"], s.Data["tls.key"])
+	if err != nil {
+		t.Fatalf("%v: %s", err, secret)
+	}
+	if !pair.Leaf.IsCA || pair.Leaf.KeyUsage&x509.KeyUsageCertSign == 0 ||
+		pair.Leaf.NotAfter.Before(time.Now().AddDate(50, 0, 0)) || !bytes.Equal(s.Data["ca.crt"], s.Data["tls.crt"]) {
+		t.Errorf("an authority of usage %b until %v", pair.Leaf.KeyUsage, pair.Leaf.NotAfter)
+	}
+}
+
+// TestGroupRolls: a change of the list of gateways rolls the pods, which another change does not.
+func TestGroupRolls(t *testing.T) {
+	checksum := regexp.MustCompile(`checksum/group: (\S+)`)
+	sum := func(config map[string]any) string {
+		b, err := Manifests(chartDir, gateways(nil, config))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := checksum.FindSubmatch(b)
+		if m == nil {
+			t.Fatalf("no checksum: %s", b)
+		}
+		return string(m[1])
+	}
+	first := sum(nil)
+	if sum(map[string]any{"members": []any{map[string]any{"name": "gw-c"}}}) == first || sum(nil) != first {
+		t.Error("the checksum is not that of the list")
 	}
 }
 
