@@ -265,7 +265,7 @@ func backendTable() *table.Table[status.BackendView] {
 			{Name: "NEXT-HOP", Show: table.Wide, Text: func(v *view) string { return v.NextHop }},
 			{Name: "CONNS", Text: func(v *view) string { return strconv.Itoa(int(v.Connections)) },
 				Number: func(v *view) (float64, bool) { return float64(v.Connections), true }},
-			{Name: "CREATED", Show: table.Rates, Counter: func(v *view) *uint64 { return &v.Traffic.Flows }},
+			{Name: "CREATED", Show: table.Wide, Counter: func(v *view) *uint64 { return &v.Traffic.Flows }},
 			{Name: "PACKETS-IN", Show: table.Wide, Counter: func(v *view) *uint64 { return &v.Traffic.ToBackend }},
 			{Name: "BYTES-IN", Show: table.Rates, Bytes: true,
 				Counter: func(v *view) *uint64 { return &v.Traffic.ToBackendBytes }},

@@ -149,7 +149,7 @@ func backendTimesTable() *table.Table[status.BackendTimesView] {
 	}
 }
 
-func portText(v *status.ServiceTimesView) string { return servicePort(v.PortName, v.Port, v.Protocol) }
+func portText(v *status.ServiceTimesView) string { return servicePort("", v.Port, v.Protocol) }
 
 // timesColumns are the columns of times of rows of any type.
 func timesColumns[T any](of func(*T) *status.TimesView) []table.Column[T] {

@@ -67,6 +67,15 @@ func (g *Gateway) Many(n int) {
 	}
 }
 
+// EachFlow lets change edit each flow.
+func (g *Gateway) EachFlow(change func(i int, v *status.FlowView)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i := range g.flows {
+		change(i, &g.flows[i])
+	}
+}
+
 // Services implements status.Gateway.
 func (g *Gateway) Services() []status.ServiceView { return g.ServiceList }
 
