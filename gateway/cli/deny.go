@@ -91,7 +91,7 @@ func (s *session) denyListCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list [CLIENT...]",
 		Short: "List the denied clients, and how many of their packets were dropped",
-		Long: "list lists the entries: all, or those that concern the given clients (addresses or CIDRs).\n" +
+		Long: "list lists the entries, or only entries that overlap the given clients (addresses or CIDRs).\n" +
 			"PACKETS counts the dropped packets that no longer prefix of the list has.",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: complete(0, s.deniedClients),

@@ -91,7 +91,7 @@ func (s *session) flowsCommand() *cobra.Command {
 		Use:     "flows [NAMESPACE/NAME]",
 		Aliases: []string{"flow"},
 		Short:   "Summarise or list flows, or delete them",
-		Long: "flows without a filter counts the flows of each Service by state. With a filter, --limit or -o json it\n" +
+		Long: "flows without a filter counts flows by Service and state. With a filter, --limit or -o json it\n" +
 			"lists the flow table, like conntrack -L and ipvsadm -Lnc. A flow must match all filters. An address\n" +
 			"filter is an address, address:port or prefix. PACKETS and BYTES are those to the backend and those to\n" +
 			"the client, if the flow log counts them.",

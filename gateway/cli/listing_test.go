@@ -56,7 +56,8 @@ func TestNames(t *testing.T) {
 		{"deny list web", "", "neither an address nor a CIDR", exitUsage},
 	} {
 		code, out, errs := sluice(t, append(strings.Fields(c.args), "--socket", socket)...)
-		if got := strings.Join(column(out, 1), " "); code != c.code || got != c.names || !strings.Contains(errs, c.says) {
+		got := strings.Join(column(out, 1), " ")
+		if code != c.code || got != c.names || !strings.Contains(errs, c.says) {
 			t.Errorf("%s: exit %d, %q\n%s%s\nwant %d, %q and %q", c.args, code, got, out, errs, c.code, c.names, c.says)
 		}
 	}
@@ -78,7 +79,8 @@ func TestSortOfLists(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"services -o json": "web dns", "services -o json --sort namespace": "web dns", "services -o json --sort name": "dns web",
+		"services -o json": "web dns", "services -o json --sort namespace": "web dns",
+		"services -o json --sort name": "dns web",
 	} {
 		_, out, _ := sluice(t, append(strings.Fields(args), "--socket", socket)...)
 		var list []status.ServiceView
@@ -97,8 +99,8 @@ func TestSortOfLists(t *testing.T) {
 	}
 }
 
-// TestFlowsSummary: without a filter flows are counted by Service and state, and the way to the list
-// is on standard error; JSON is the list.
+// TestFlowsSummary: without a filter flows are counted by Service and state, and the way to the
+// list is on standard error; JSON is the list.
 func TestFlowsSummary(t *testing.T) {
 	socket := daemon(t, statustest.New())
 	code, out, errs := sluice(t, "flows", "--socket", socket)
@@ -107,7 +109,8 @@ func TestFlowsSummary(t *testing.T) {
 		t.Errorf("exit %d, %s", code, errs)
 	}
 	_, asList, _ := sluice(t, "flows", "--limit", "0", "-o", "json", "--socket", socket)
-	if _, out, _ := sluice(t, "flows", "-o", "json", "--socket", socket); out != asList || !strings.Contains(out, "snat") {
+	_, out, _ = sluice(t, "flows", "-o", "json", "--socket", socket)
+	if out != asList || !strings.Contains(out, "snat") {
 		t.Errorf("-o json is not the list: %s", out)
 	}
 }
@@ -259,8 +262,8 @@ func TestTerminalWidth(t *testing.T) {
 	}
 }
 
-// TestCompletion: the shell completes names of Services, addresses of backends and frontends, denied
-// clients, and columns, as the daemon has them.
+// TestCompletion: the shell completes names of Services, addresses of backends and frontends,
+// denied clients, and columns, as the daemon has them.
 func TestCompletion(t *testing.T) {
 	socket := daemon(t, statustest.New())
 	const services = "default/web\t2 of 3 backends\nkube-system/dns\t0 of 0 backends\n"

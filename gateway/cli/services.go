@@ -21,8 +21,8 @@ func (s *session) servicesCommand() *cobra.Command {
 		Use:     "services [NAME...]",
 		Aliases: []string{"service", "svc"},
 		Short:   "List the service ports that the gateway serves",
-		Long: "services lists the service ports that the gateway serves: all, or those of the given names (NAME,\n" +
-			"NAMESPACE/NAME, or one of these with :PORT). Those without a usable backend come first. CREATED,\n" +
+		Long: "services lists the service ports that the gateway serves, or some of them: NAME, NAMESPACE/NAME, or\n" +
+			"either with :PORT. Ports without a usable backend come first. CREATED,\n" +
 			"PACKETS and BYTES count since the daemon's start; `sluice flows --service NAMESPACE/NAME --count`\n" +
 			"prints the present number of flows.",
 		Example: "  sluice services web\n" +
@@ -95,13 +95,14 @@ func serviceTable() *table.Table[status.ServiceView] {
 				}
 				return fmt.Sprintf("%s,+%d", list[0], len(list)-1)
 			}},
-			{Name: "FRONTENDS", Show: table.Wide, Text: func(v *view) string { return strings.Join(frontends(v), ",") }},
+			{Name: "FRONTENDS", Show: table.Wide, Text: func(v *view) string {
+				return strings.Join(frontends(v), ",")
+			}},
 		},
 	}
 }
 
-// frontends lists the addresses to which clients send: those of load balancers first, node ports
-// last.
+// frontends lists the frontends' addresses: load balancers first, node ports last.
 func frontends(v *status.ServiceView) []string {
 	order := []string{"LoadBalancer", "ExternalIP", "ClusterIP", "NodePort"}
 	list := slices.Clone(v.Frontends)
@@ -180,8 +181,8 @@ func (s *session) backendsCommand() *cobra.Command {
 		Use:     "backends [NAME|ADDRESS...]",
 		Aliases: []string{"backend", "endpoints"},
 		Short:   "List the endpoints, their state and their traffic",
-		Long: "backends lists the endpoints: all, or those of the given Services (NAME, NAMESPACE/NAME, or one of\n" +
-			"these with :PORT) and addresses (ADDRESS, ADDRESS:PORT or a prefix). Those that are down or get no\n" +
+		Long: "backends lists the endpoints, or some of them: of a Service (NAME, NAMESPACE/NAME, or either with\n" +
+			":PORT), or with an address (ADDRESS, ADDRESS:PORT or a prefix). Endpoints that are down or get no\n" +
 			"new flows come first. CONNS is the number of connections that are open now. CREATED is the number\n" +
 			"of flows that were created; it, PACKETS and BYTES count since the daemon's start.",
 		Example: "  sluice backends web\n" +

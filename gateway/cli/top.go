@@ -23,10 +23,9 @@ func (s *session) topCommand() *cobra.Command {
 	announcer := view.DefaultSocket
 	c := &cobra.Command{
 		Use:   "top",
-		Short: "Show what the gateway does, live, on the whole terminal",
-		Long: "top shows the node, Services, backends, clients, drops, workers, and where VIPs are announced, in\n" +
-			"lists that are read again each second. `?` lists its keys. It needs a terminal, and changes nothing.\n" +
-			"It obeys NO_COLOR. Scripts use --watch and -o json of the other commands.",
+		Short: "Show the gateway live, on the whole terminal",
+		Long: "top lists the node, Services, backends, clients, drops, workers and routes of VIPs, read again each\n" +
+			"second. `?` lists its keys. It needs a terminal, changes nothing, and obeys NO_COLOR. Scripts use --watch and -o json of the other commands.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !s.format.text() {

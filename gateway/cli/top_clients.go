@@ -20,8 +20,8 @@ type clientRow struct {
 	client  netip.Addr
 	flows   int
 	opening int // TCP flows whose handshake is not complete
-	// packets and bytes are those of both directions a second; known if the flow log counts them and
-	// there was an answer before.
+	// packets and bytes are those of both directions a second; known if the flow log counts them
+	// and there was an answer before.
 	packets, bytes float64
 	known          bool
 }
@@ -53,8 +53,8 @@ func clientTable() *table.Table[clientRow] {
 	}
 }
 
-// clientFlows sums flows by client. It keeps each flow's counts of the answer before: a sum over the
-// flows of a client decreases when one ends.
+// clientFlows sums flows by client. It keeps each flow's counts of the answer before: a sum over
+// the flows of a client decreases when one ends.
 type clientFlows struct {
 	client *status.Client
 	now    func() time.Time

@@ -53,10 +53,11 @@ func topScreens(client *status.Client, announcer string, now func() time.Time) [
 			})
 		}},
 		{Name: "Workers", Open: func(string) top.Feed {
-			return top.NewFeed(liveWorkerTable(), now, func(ctx context.Context) (top.Answer[status.WorkerView], error) {
-				v, err := client.Stats(ctx)
-				return top.Answer[status.WorkerView]{Rows: v.Workers}, err
-			})
+			return top.NewFeed(liveWorkerTable(), now,
+				func(ctx context.Context) (top.Answer[status.WorkerView], error) {
+					v, err := client.Stats(ctx)
+					return top.Answer[status.WorkerView]{Rows: v.Workers}, err
+				})
 		}},
 		{Name: "Routes", Open: func(string) top.Feed {
 			return top.NewFeed(routeTable(), now, func(ctx context.Context) (top.Answer[route], error) {

@@ -73,8 +73,9 @@ func TestTopScreens(t *testing.T) {
 			keys string
 			want []string
 		}{
-			{"1", []string{"gw-1 v0.1.0, ready, 2 to look at (1)", "Service default/old (old.yaml): spec.sessionAffinity",
-				"warn: no metrics", "2 service ports, 4 frontends, 3 backends", "packets in        500/s"}},
+			{"1", []string{"gw-1 v0.1.0, ready, 2 to look at (1)",
+				"Service default/old (old.yaml): spec.sessionAffinity", "warn: no metrics",
+				"2 service ports, 4 frontends, 3 backends", "packets in        500/s"}},
 			{"2", []string{"BYTES-OUT/s", "512.0KiB", "2/3", "Services, by bytes-out: 2"}},
 			{"\r", []string{"Services, by bytes-out > Backends of default/web", "10.1.0.12:8080", "CONNS"}},
 			{"3", []string{"[2001:db8:1::11]:8080", "Backends, by conns: 3"}},

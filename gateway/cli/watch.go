@@ -85,7 +85,8 @@ func (s *session) repeat(c *cobra.Command, every time.Duration, run func() error
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil && (s.page == 1 || !errors.Is(err, status.ErrNotRunning) && !errors.Is(err, status.ErrNoAnswer)):
+		case err != nil && (s.page == 1 ||
+			!errors.Is(err, status.ErrNotRunning) && !errors.Is(err, status.ErrNoAnswer)):
 			return err
 		case err != nil:
 			page.Reset()
@@ -104,7 +105,8 @@ func (s *session) repeat(c *cobra.Command, every time.Duration, run func() error
 const clearScreen = "\x1b[H\x1b[J"
 
 // showPage prints an output of a command. On a terminal it replaces the page before, and is cut at
-// the terminal's height; otherwise an empty line or, with -o yaml, the mark of a document is between.
+// the terminal's height; otherwise an empty line or, with -o yaml, the mark of a document is
+// between.
 func (s *session) showPage(c *cobra.Command, every time.Duration, page string) error {
 	width, height := s.terminal()
 	switch {

@@ -95,8 +95,8 @@ func (c *Column[T]) Cell(v *T) string {
 	}
 }
 
-// Value returns the number by which a row is sorted; false if it is not known. In a column of texts it
-// is 0.
+// Value returns the number by which a row is sorted; false if it is not known. In a column of texts
+// it is 0.
 func (c *Column[T]) Value(v *T) (float64, bool) {
 	switch {
 	case c.Counter != nil:

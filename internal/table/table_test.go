@@ -113,7 +113,8 @@ func TestLinesFit(t *testing.T) {
 			if n := utf8.RuneCountInString(line); width > 0 && n > width {
 				t.Errorf("width %d: %d in %q", width, n, line)
 			}
-			if !strings.HasSuffix(line, "STATE") && !strings.HasSuffix(line, "ready") && !strings.HasSuffix(line, " x") {
+			if !strings.HasSuffix(line, "STATE") && !strings.HasSuffix(line, "ready") &&
+				!strings.HasSuffix(line, " x") {
 				t.Errorf("width %d: the narrow column is cut: %q", width, line)
 			}
 		}

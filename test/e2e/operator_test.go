@@ -127,7 +127,8 @@ func (l *lab) wantCommands() {
 		return out
 	}
 	for _, c := range []struct{ args, want string }{
-		{"services", "203.0.113.10:80"}, {"backends", "10.72.0.100:8080"}, {"flows --protocol tcp -o wide", "default/web"},
+		{"services", "203.0.113.10:80"}, {"backends", "10.72.0.100:8080"},
+		{"flows --protocol tcp -o wide", "default/web"},
 		{"stats --verbose", "packets"}, {"status --wait", "Applied: "}, {"version", ""},
 	} {
 		if out := sluice(strings.Fields(c.args)...); !strings.Contains(out, c.want) {

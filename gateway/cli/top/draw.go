@@ -201,8 +201,8 @@ func (m *Model) drawLast(s tcell.Screen, width, y int) {
 
 const helpText = `1 2 3 ... Tab    another screen
 Up Down j k      another row; also PgUp PgDn Home End and the wheel
-Enter Right      what is behind the row: a Service's backends, a backend's or
-                 client's flows; also a second click on it
+Enter Right      open the row: a Service's backends, a backend's or client's
+                 flows; also a second click on it
 Esc Left         back; removes the filter first
 s S              sort by the next or previous column; also a click on its head
 r                the reverse order

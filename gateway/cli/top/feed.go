@@ -17,10 +17,10 @@ type Answer[T any] struct {
 
 // Feed reads one list again and again, and lays out the newest answer.
 type Feed interface {
-	// Read asks for the list, and returns a function that makes the answer the newest one. Only that
-	// function changes the feed, so Read may run while the feed is shown.
+	// Read asks for the list, and returns a function that makes the answer the newest one. Only
+	// that function changes the feed, so Read may run while the feed is shown.
 	Read(context.Context) (apply func(), err error)
-	// Grid returns what is shown.
+	// Grid lays out the newest answer.
 	Grid(Order) Grid
 	// Columns are the names that Order.Sort may have.
 	Columns() []string

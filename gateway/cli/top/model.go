@@ -1,5 +1,5 @@
-// Package top is the full-screen live view of a gateway: lists in screens, between which an operator
-// moves by keys and mouse.
+// Package top is the full-screen live view of a gateway: lists in screens, between which an
+// operator moves by keys and mouse.
 //
 //	terminal ──events──▶ Model ◀──apply── Feed.Read ──▶ the gateway's socket
 //	                       └──Draw──▶ terminal
@@ -46,7 +46,7 @@ type view struct {
 	first    int    // row at the top
 }
 
-// Model is what top shows.
+// Model is the state of top.
 type Model struct {
 	screens []Screen
 	views   []*view // the last is shown; Esc closes it
@@ -105,8 +105,8 @@ func (m *Model) next(step int) {
 	m.show(names[(at+step+len(names))%len(names)])
 }
 
-// Feed returns what must be read, and when: after the interval, or later if answers take long. It
-// returns nil while the model is paused.
+// Feed returns the feed to read, and the time from one reading to the next: the interval, or more
+// if answers take long. It returns nil while the model is paused.
 func (m *Model) Feed() (Feed, time.Duration) {
 	if m.paused {
 		return nil, 0
@@ -117,8 +117,8 @@ func (m *Model) Feed() (Feed, time.Duration) {
 // Quit reports whether the operator has left.
 func (m *Model) Quit() bool { return m.quit }
 
-// Answer takes the result of reading a feed, which began at a time and took so long. The result of a
-// feed that is not shown any more, or that came after the pause began, is dropped.
+// Answer takes the result of reading a feed, which began at a time and took so long. The result of
+// a feed that is not shown any more, or that came after the pause began, is dropped.
 func (m *Model) Answer(f Feed, apply func(), err error, began time.Time, took time.Duration) {
 	if f != m.view().feed || m.paused {
 		return

@@ -144,7 +144,8 @@ func (b *bench) style(x, y int) (tcell.Color, tcell.AttrMask) {
 // TestRatesBetweenAnswers: counters are per second, and unknown after the first answer.
 func TestRatesBetweenAnswers(t *testing.T) {
 	b := newBench(t, 80, 24)
-	if lines := b.text(); !strings.HasPrefix(lines[columnsAt], "NAME      PACKETS/s") || lines[rowsAt] != "shop/api  -" {
+	lines := b.text()
+	if !strings.HasPrefix(lines[columnsAt], "NAME      PACKETS/s") || lines[rowsAt] != "shop/api  -" {
 		t.Errorf("after one answer:\n%s", strings.Join(lines, "\n"))
 	}
 	b.services = []service{{"shop/web", false, 5000}, {"shop/api", true, 10}, {"dns", false, 501}}
@@ -322,7 +323,8 @@ func TestDrawing(t *testing.T) {
 			b.services = append(b.services, service{name: fmt.Sprintf("shop/%s-%03d", strings.Repeat("x", 90), i)})
 		}
 		b.answer(time.Second)
-		for _, keys := range []string{"", "<end>", "<pgup>", "<pgup>", "<home>", "<down><pgdn>", "?", "?", "/x<enter>", "w"} {
+		for _, keys := range []string{"", "<end>", "<pgup>", "<pgup>", "<home>", "<down><pgdn>", "?", "?", "/x<enter>",
+			"w"} {
 			b.press(keys)
 			lines := b.text()
 			for _, line := range lines {
@@ -342,7 +344,8 @@ func TestDrawing(t *testing.T) {
 					selected++
 				}
 			}
-			if selected != 1 || !strings.HasPrefix(lines[rowsAt], "shop/") || !strings.HasPrefix(lines[size[1]-2], "shop/") {
+			if selected != 1 || !strings.HasPrefix(lines[rowsAt], "shop/") ||
+				!strings.HasPrefix(lines[size[1]-2], "shop/") {
 				t.Errorf("%v, %q: %d selected rows\n%s", size, keys, selected, strings.Join(lines, "\n"))
 			}
 			if size[0] == 80 && !strings.Contains(lines[columnsAt], "PACKETS/s") {
@@ -381,7 +384,8 @@ func TestWithoutColours(t *testing.T) {
 	_, head := b.style(0, columnsAt)
 	if color != tcell.ColorRed || urgent != tcell.AttrBold || selected != tcell.AttrReverse || other != 0 ||
 		head == 0 || head == urgent || head == selected {
-		t.Errorf("color %v; attributes: urgent %v, selected %v, other %v, head %v", color, urgent, selected, other, head)
+		t.Errorf("color %v; attributes: urgent %v, selected %v, other %v, head %v", color, urgent, selected, other,
+			head)
 	}
 }
 
