@@ -22,8 +22,8 @@ type timesFlags struct {
 }
 
 const timesHelp = "\n\n--time shows instead how long endpoints took to answer, as median and 99th percentile:\n" +
-	"  HANDSHAKE    TCP: from the client's first SYN to the endpoint's SYN-ACK\n" +
-	"  ANSWER       from the client's first datagram or payload to the endpoint's first one\n" +
+	"  HANDSHAKE    TCP: from the client's first SYN to the endpoint's SYN-ACK; H-P99 its 99th percentile\n" +
+	"  ANSWER       from the client's first datagram or payload to the endpoint's first one; A-P99\n" +
 	"  RETRANS      SYNs that clients repeated before the endpoint's SYN-ACK; later ones: AFTER-SYN-ACK\n" +
 	"  REFUSED      connections that the endpoint answered by RST; later RSTs: RST-BACKEND, RST-CLIENT\n" +
 	"All times are measured at this gateway, so they do not contain the network of clients."
@@ -171,10 +171,10 @@ func timesColumns[T any](of func(*T) *status.TimesView) []table.Column[T] {
 	return []table.Column[T]{
 		count("HANDSHAKES", table.Wide, func(v *times) uint64 { return v.Handshake.Count }),
 		micros("HANDSHAKE", table.Always, handshake, median),
-		micros("P99", table.Always, handshake, p99),
+		micros("H-P99", table.Always, handshake, p99),
 		count("ANSWERS", table.Wide, func(v *times) uint64 { return v.Answer.Count }),
 		micros("ANSWER", table.Always, answer, median),
-		micros("ANSWER-P99", table.Always, answer, p99),
+		micros("A-P99", table.Always, answer, p99),
 		count("RETRANS", table.Plain, func(v *times) uint64 { return v.RepeatedSYNs }),
 		count("AFTER-SYN-ACK", table.Wide, func(v *times) uint64 { return v.RepeatedSYNsAfterAnswer }),
 		count("REFUSED", table.Plain, func(v *times) uint64 { return v.Refused }),
@@ -189,10 +189,13 @@ func quantile(h *status.HistogramView, micros uint64) string {
 		return "-"
 	}
 	d := time.Duration(micros) * time.Microsecond
-	for _, unit := range []time.Duration{time.Second, time.Millisecond} {
-		if d >= unit {
-			return d.Round(unit / 100).String()
-		}
+	switch {
+	case d >= time.Minute:
+		d = d.Round(time.Second)
+	case d >= time.Second:
+		d = d.Round(10 * time.Millisecond)
+	case d >= time.Millisecond:
+		d = d.Round(10 * time.Microsecond)
 	}
 	return d.String()
 }
