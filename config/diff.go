@@ -86,9 +86,9 @@ func (c *Configuration) Diff(next *Configuration) []Change {
 	return changes
 }
 
-// entries lists the entries, by their field Name, in which two lists differ: those of after in its
-// order, then those that are only in before. It returns nothing if entries have no such field, or if
-// only the order differs.
+// entries lists the entries, by their field Name, in which two lists differ: entries of after,
+// in its order, then entries that only before has. It returns nothing if entries have no such
+// field, or if only the order differs.
 func entries(path string, before, after reflect.Value) (list []Change) {
 	old, named := byName(before)
 	next, _ := byName(after)

@@ -36,8 +36,8 @@ type GroupMember struct {
 
 // GroupTLS has PEM files, which are read again for each connection.
 type GroupTLS struct {
-	// CertFile is of this gateway, or of an authority that the gateways share: then each makes its own
-	// certificate.
+	// CertFile is of this gateway, or of an authority that the gateways share: then each makes its
+	// own certificate.
 	CertFile string `json:"certFile"`
 	KeyFile  string `json:"keyFile"`
 	// CAFile has the certificates of the authorities that sign members' certificates.

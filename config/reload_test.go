@@ -92,7 +92,8 @@ func TestDiffOfGroup(t *testing.T) {
 				t.Fatalf("got %v, want %q", changes, tt.want)
 			}
 			for i, want := range tt.want {
-				if got := changes[i].String(); got != want && (tt.name != "another order" || !strings.HasPrefix(got, want)) {
+				got := changes[i].String()
+				if got != want && (tt.name != "another order" || !strings.HasPrefix(got, want)) {
 					t.Errorf("got  %s\nwant %s", got, want)
 				}
 			}

@@ -79,6 +79,7 @@ func TestTimes(t *testing.T) {
 	got := [5]uint64{tcp.RepeatedSYNs.Load(), tcp.RepeatedAfter.Load(), tcp.Refused.Load(), tcp.ResetByBackend.Load(),
 		tcp.ResetByClient.Load()}
 	if want := [5]uint64{1, 1, 1, 1, 0}; got != want {
-		t.Errorf("SYNs repeated before and after the answer, refused, reset by backend and client: %d, want %d", got, want)
+		t.Errorf("SYNs repeated before and after the answer, refused, reset by backend and client: %d, want %d", got,
+			want)
 	}
 }

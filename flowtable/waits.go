@@ -8,7 +8,7 @@ import (
 	"sluice.dev/sluice/flowtable/conn"
 )
 
-// Wait is what a backend is waited for.
+// Wait is a step of a flow that waits for the backend.
 type Wait uint8
 
 const (
@@ -22,10 +22,10 @@ const (
 	NumWaits = iota
 )
 
-// Observed is what an Observe has found, apart from the flow's new state.
+// Observed is the result of an Observe, apart from the flow's new state.
 type Observed struct {
-	// Wait is what the packet has ended, and Elapsed its duration; NoWait: nothing, or the duration
-	// is not known.
+	// Wait ended by the packet, and its duration. NoWait: the packet ended none, or the duration is
+	// not known.
 	Wait    Wait
 	Elapsed time.Duration
 	// Reset: the packet is the first RST of a TCP connection to which the backend has agreed, and
@@ -33,7 +33,7 @@ type Observed struct {
 	Reset bool
 }
 
-// Observed returns what the last Observe has found. Waits are found only after MeasureWaits.
+// Observed returns the result of the last Observe. It has waits only after MeasureWaits.
 func (h *Handle) Observed() *Observed { return &h.observed }
 
 // MeasureWaits makes the handle measure how long flows wait for their backend. Create begins the
@@ -80,7 +80,7 @@ const (
 	maxWait = time.Minute
 )
 
-// A Ref has 31 bits: those that are not in the number of its set are in the clock.
+// A Ref has 31 bits: the clock has all but the number of its set.
 const _ = -(refShift + 31 - setBits ^ 63)
 
 func owner(r Ref) clock { return clockValid | clock(r)>>setBits<<refShift }
@@ -181,7 +181,7 @@ func (h *Handle) measure(r Ref, m, n conn.Meta, from Side, s *Segment, now Time)
 	return n
 }
 
-// answered notes what a backend's packet has ended, which changed m to n.
+// answered notes the wait ended by a backend's packet, which changed m to n.
 func (h *Handle) answered(r Ref, m, n conn.Meta, s *Segment, now Time) {
 	wait := NoWait
 	switch {

@@ -19,7 +19,7 @@ const (
 	timesPages    = MaxBackends >> timesPageBits
 )
 
-// BackendTimes are those of one backend. Any goroutine may add to them and read them.
+// BackendTimes are the times of one backend. Any goroutine may add to them and read them.
 type BackendTimes struct {
 	// Handshake has the times from a client's first SYN to the backend's SYN-ACK, or from INIT to
 	// INIT ACK.
@@ -27,8 +27,8 @@ type BackendTimes struct {
 	// Answer has the times to the backend's first datagram from the client's first one, or to the
 	// backend's first payload of TCP from the client's first one.
 	Answer Histogram
-	// RepeatedSYNs counts SYNs and INITs that clients repeated before the backend had answered.
-	// RepeatedAfter counts those of clients to whom the answer had been sent.
+	// RepeatedSYNs counts SYNs and INITs that clients repeated before the backend had answered,
+	// RepeatedAfter SYNs and INITs that they repeated after the answer had been sent to them.
 	RepeatedSYNs, RepeatedAfter atomic.Uint64
 	Refused                     atomic.Uint64 // connections whose first answer was an RST
 	// ResetByBackend and ResetByClient count connections that one end ended by an RST after the

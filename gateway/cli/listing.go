@@ -26,7 +26,7 @@ type listing[T any] struct {
 }
 
 // newListing adds the flags --sort, --watch and, for a table with counters, --rate. --sort accepts
-// more columns: those of other tables of the command.
+// more columns, of other tables of the command.
 func newListing[T any](s *session, c *cobra.Command, t *table.Table[T], more ...string) *listing[T] {
 	l := &listing[T]{s: s, table: t}
 	names := t.Names()

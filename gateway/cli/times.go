@@ -161,7 +161,8 @@ func timesColumns[T any](of func(*T) *status.TimesView) []table.Column[T] {
 			Number: func(v *T) (float64, bool) { return float64(at(h(of(v)))), h(of(v)).Count > 0 }}
 	}
 	count := func(name string, show table.Show, n func(*times) uint64) table.Column[T] {
-		return table.Column[T]{Name: name, Show: show, Text: func(v *T) string { return strconv.FormatUint(n(of(v)), 10) },
+		return table.Column[T]{Name: name, Show: show,
+			Text:   func(v *T) string { return strconv.FormatUint(n(of(v)), 10) },
 			Number: func(v *T) (float64, bool) { return float64(n(of(v))), true }}
 	}
 	handshake := func(v *times) *status.HistogramView { return &v.Handshake }

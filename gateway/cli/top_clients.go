@@ -20,7 +20,7 @@ type clientRow struct {
 	client  netip.Addr
 	flows   int
 	opening int // TCP flows whose handshake is not complete
-	// packets and bytes are those of both directions a second; known if the flow log counts them
+	// packets and bytes count both directions per second; known if the flow log counts them
 	// and there was an answer before.
 	packets, bytes float64
 	known          bool

@@ -69,7 +69,8 @@ func TestReloadBesideGroup(t *testing.T) {
 	const head = "apiVersion: sluice.dev/v1alpha1\nkind: GatewayConfiguration\ninterfaces: [{name: eth0}]\n"
 	const tls = "  tls: {certFile: /a, keyFile: /b, caFile: /c}\n"
 	members := func(last string) string {
-		return "group:\n  members:\n  - {name: gw-a, address: 192.0.2.1:9473, sources: [198.51.100.1, 198.51.100.2]}\n" +
+		return "group:\n  members:\n" +
+			"  - {name: gw-a, address: 192.0.2.1:9473, sources: [198.51.100.1, 198.51.100.2]}\n" +
 			"  - {name: gw-b, address: 192.0.2.2:9473, sources: [198.51.100.3, " + last + "]}\n" + tls
 	}
 	pool := func(address string) string {

@@ -138,7 +138,8 @@ func (m *Members) streams() exchange.Config {
 	for i := range m.others {
 		o := &m.others[i]
 		self := wire.Greeting{Name: m.self.Name, Incarnation: incarnation, Sources: sources.Hash(
-			sources.Owner{Name: m.self.Name, Addresses: m.self.Sources}, sources.Owner{Name: o.Name, Addresses: o.Sources})}
+			sources.Owner{Name: m.self.Name, Addresses: m.self.Sources},
+			sources.Owner{Name: o.Name, Addresses: o.Sources})}
 		c.Peers = append(c.Peers, exchange.Peer{
 			Owner: session.Owner{Self: self, Sources: addresses(m.self.Sources), Ledger: m.flows.Ledger(),
 				Flows: m.flows, Member: group.Member(i), Name: o.Name},

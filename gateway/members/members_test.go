@@ -273,9 +273,9 @@ func TestNextProcess(t *testing.T) {
 	}
 }
 
-// TestAddressMoves: a source address moves from one gateway to another. As long as the first one runs
-// with the earlier list, the other one does not take ports of the address; then it takes over the
-// flows.
+// TestAddressMoves: a source address moves from one gateway to another. As long as the first one
+// runs with the earlier list, the other one does not take ports of the address; then it takes over
+// the flows.
 func TestAddressMoves(t *testing.T) {
 	l := newLab(t, 3)
 	for _, g := range l.gateways {

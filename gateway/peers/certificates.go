@@ -16,8 +16,8 @@ import (
 
 // Files are PEM files. They are read for each handshake, so they may be replaced at any time.
 type Files struct {
-	// Certificate is this gateway's, for server and client, with its name as a DNS name. Or it is of an
-	// authority, and all gateways have the key: then each makes its own certificate.
+	// Certificate is this gateway's, for server and client, with its name as a DNS name. Or it is
+	// of an authority, and all gateways have the key: then each makes its own certificate.
 	Certificate string
 	Key         string
 	Authorities string // certificates of the authorities that sign members' certificates

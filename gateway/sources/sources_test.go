@@ -239,10 +239,12 @@ func TestHash(t *testing.T) {
 	}
 	seen := map[uint64]string{Hash(a, b): "the same list"}
 	for name, h := range map[string]uint64{
-		"another name":                Hash(a, of("gw-c", "198.51.100.3", "198.51.100.4")),
-		"another address":             Hash(a, of("gw-b", "198.51.100.3", "198.51.100.5")),
-		"an address that moved":       Hash(of("gw-a", "198.51.100.1", "198.51.100.3"), of("gw-b", "198.51.100.2", "198.51.100.4")),
-		"addresses that were swapped": Hash(of("gw-a", "198.51.100.3", "198.51.100.4"), of("gw-b", "198.51.100.1", "198.51.100.2")),
+		"another name":    Hash(a, of("gw-c", "198.51.100.3", "198.51.100.4")),
+		"another address": Hash(a, of("gw-b", "198.51.100.3", "198.51.100.5")),
+		"an address that moved": Hash(of("gw-a", "198.51.100.1", "198.51.100.3"),
+			of("gw-b", "198.51.100.2", "198.51.100.4")),
+		"addresses that were swapped": Hash(of("gw-a", "198.51.100.3", "198.51.100.4"),
+			of("gw-b", "198.51.100.1", "198.51.100.2")),
 	} {
 		if other, twice := seen[h]; twice {
 			t.Errorf("%s has the hash of %s", name, other)

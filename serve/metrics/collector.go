@@ -120,8 +120,8 @@ func (c *collector) services(e emitter, list []status.ServiceView) {
 	}
 }
 
-// times writes the times of service ports with any. One without flows has no series: there are about
-// thirty for each.
+// times writes the times of service ports with any. One without flows has no series: there are
+// about thirty for each.
 func (c *collector) times(e emitter, list []status.ServiceTimesView) {
 	for i := range list {
 		v := &list[i]

@@ -71,7 +71,7 @@ func (d *descs) describeState() {
 	d.generation = d.new("snapshot_generation",
 		"Generation of the table of services: published, steered by the kernel program, seen by the slowest worker.",
 		"stage")
-	d.objects = d.new("snapshot_objects", "What the published table holds.", "kind")
+	d.objects = d.new("snapshot_objects", "Objects in the published table.", "kind")
 }
 
 func (d *descs) describeServices() {
@@ -134,8 +134,8 @@ func (d *descs) describeWorkers() {
 	d.pulse = d.new("worker_pulse_age_seconds", "Time since the last pass of the loop.", worker)
 	d.frames = d.new("worker_frames", "Frames of the UMEM, by where they are.", worker, "place")
 	d.umem = d.new("worker_umem_frames", "Frames the UMEM has.", worker)
-	d.steering = d.new("steering_packets_total", "What the kernel program did, by its own counters.", "counter")
-	d.socket = d.new("socket_events_total", "What the kernel counts for an AF_XDP socket (struct xdp_statistics).",
+	d.steering = d.new("steering_packets_total", "Counters of the kernel program.", "counter")
+	d.socket = d.new("socket_events_total", "The kernel's counters of an AF_XDP socket (struct xdp_statistics).",
 		"interface", "queue", "event")
 }
 
@@ -145,9 +145,9 @@ func (d *descs) describeFlows() {
 	d.tableHalfOpen = d.new("flow_table_half_open_flows",
 		"Flows whose client has not acknowledged the backend's answer yet.", "family")
 	d.tableFlows = d.new("flow_table_flows", "Flows by state.", "family", "state")
-	d.tableEvents = d.new("flow_table_events_total", "What happened to flows: created.", "family", "event")
+	d.tableEvents = d.new("flow_table_events_total", "Events of flows: created.", "family", "event")
 	d.tableShared = d.new("flow_table_shared_events_total",
-		"What happened to flows of both families, which share the half-open cap: shed, by what they were, and "+
+		"Events of flows of both families, which share the half-open cap: shed, by their kind, and "+
 			"refused, by why; and to sources of limits that had no room.", "event")
 	d.portsUsed = d.new("source_ports_used_ratio",
 		"Largest part of the source ports towards one backend that flows use.", "family", "protocol")

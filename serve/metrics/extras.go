@@ -94,10 +94,10 @@ func (d *descs) describeExtras() {
 	d.affinityLost = d.new("affinity_lost_total",
 		"Clients that could not be remembered: too many at once in one place of the memory.")
 	d.startFlows = d.new("flow_table_start_flows",
-		"Flows that an earlier process left, by what the start did with them.", "result")
+		"Flows that an earlier process left, by their fate at the start.", "result")
 	d.startUnread = d.new("flow_table_start_unreadable",
 		"1 if the start found a flow table that it could not read: its flows are lost, nobody knows how many.")
-	d.endpointChecks = d.new("endpoint_checks_total", "Checks of endpoints, by what they found.", "result")
+	d.endpointChecks = d.new("endpoint_checks_total", "Checks of endpoints, by result.", "result")
 	d.endpointChanges = d.new("endpoint_changes_total", "Endpoints that went down or came up by their checks.", "to")
 	d.endpointSuspicions = d.new("endpoint_suspicions_total",
 		"Endpoints that answered no client: began to be checked, and were cleared by an answer.", "event")

@@ -20,11 +20,11 @@ type TimesView struct {
 	Handshake HistogramView `json:"handshake"`
 	Answer    HistogramView `json:"answer"`
 	// RepeatedSYNs counts SYNs that clients repeated before the endpoint had answered,
-	// RepeatedSYNsAfterAnswer those of clients to whom its SYN-ACK had been sent.
+	// RepeatedSYNsAfterAnswer SYNs that they repeated after its SYN-ACK had been sent to them.
 	RepeatedSYNs            uint64 `json:"repeatedSYNs"`
 	RepeatedSYNsAfterAnswer uint64 `json:"repeatedSYNsAfterAnswer"`
-	// Refused counts connections whose first answer was an RST, ResetByBackend and ResetByClient
-	// those that one end reset after a SYN-ACK and before either end closed them.
+	// Refused counts connections whose first answer was an RST. ResetByBackend and ResetByClient
+	// count connections that one end reset after a SYN-ACK and before either end closed them.
 	Refused        uint64 `json:"refused"`
 	ResetByBackend uint64 `json:"resetByBackend"`
 	ResetByClient  uint64 `json:"resetByClient"`

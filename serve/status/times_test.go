@@ -64,7 +64,8 @@ func TestTimes(t *testing.T) {
 	times.At(1).Answer.Add(2 * time.Second)
 	since := AllTimes(snapshot(next, other), totals).Since(&after)
 	if s := since.Services[0].Answer; s.Count != 1 || len(s.Buckets) != 1 || s.SumMicros != 2_000_000 ||
-		since.Services[0].RepeatedSYNs != 0 || since.Backends[0].Answer.Count != 1 || since.Backends[1].Answer.Count != 0 {
+		since.Services[0].RepeatedSYNs != 0 || since.Backends[0].Answer.Count != 1 ||
+		since.Backends[1].Answer.Count != 0 {
 		t.Errorf("since the replacement: %+v, backends %+v", s, since.Backends)
 	}
 	if n := AllTimes(snapshot(), totals).Services; len(n) != 1 || n[0].RepeatedSYNs != 2 {

@@ -274,7 +274,7 @@ func (m *Model) back() {
 	}
 }
 
-// Mouse handles a click, or a turn of the wheel, at a place of what was drawn last.
+// Mouse handles a click, or a turn of the wheel, at a place on the screen.
 func (m *Model) Mouse(e *tcell.EventMouse) {
 	x, y := e.Position()
 	switch {

@@ -57,8 +57,8 @@ func KindOf(frame []byte) Kind {
 type Greeting struct {
 	Name        string // of the sender
 	Incarnation uint64 // of the sender
-	// Sources is a hash of the source addresses of both gateways, as the sender's list of members has
-	// them.
+	// Sources is a hash of the source addresses of both gateways, as the sender's list of members
+	// has them.
 	Sources uint64
 }
 

@@ -67,14 +67,16 @@ func sampleTimes() (all status.AllTimesView) {
 		Namespace: "default", Service: "web", PortName: "http", Protocol: "TCP", Port: 80,
 		TimesView: status.TimesView{
 			Handshake: status.HistogramView{Count: 7, SumMicros: 1_004_100, MedianMicros: 448, P99Micros: 1_046_000,
-				Buckets: []status.BucketView{{FromMicros: 320, ToMicros: 384, Count: 2}, {FromMicros: 448, ToMicros: 512,
-					Count: 4}, {FromMicros: 917504, ToMicros: 1048576, Count: 1}}},
+				Buckets: []status.BucketView{{FromMicros: 320, ToMicros: 384, Count: 2},
+					{FromMicros: 448, ToMicros: 512, Count: 4}, {FromMicros: 917504, ToMicros: 1048576, Count: 1}}},
 			Answer: status.HistogramView{Count: 2, SumMicros: 70_000_100, MedianMicros: 128, P99Micros: 67_108_864,
-				Buckets: []status.BucketView{{FromMicros: 96, ToMicros: 112, Count: 1}, {FromMicros: 67108864, Count: 1}}},
+				Buckets: []status.BucketView{{FromMicros: 96, ToMicros: 112, Count: 1},
+					{FromMicros: 67108864, Count: 1}}},
 			RepeatedSYNs: 1, RepeatedSYNsAfterAnswer: 2, Refused: 3, ResetByBackend: 4, ResetByClient: 5,
 		},
 	}
-	all.Services = []status.ServiceTimesView{service, {Namespace: "kube-system", Service: "dns", Protocol: "UDP", Port: 53}}
+	all.Services = []status.ServiceTimesView{service,
+		{Namespace: "kube-system", Service: "dns", Protocol: "UDP", Port: 53}}
 	all.Backends = []status.BackendTimesView{
 		{Address: netip.MustParseAddrPort("10.1.0.11:8080"), ServiceTimesView: service},
 		{Address: netip.MustParseAddrPort("10.1.0.12:8080"), ServiceTimesView: service},
