@@ -47,6 +47,8 @@ func (d *device) check(t vxlan.Tunnel) []doctor.Finding {
 		f.Found = wrong
 	case link.Attrs().Flags&net.FlagUp == 0:
 		f.Found = "is down"
+	case d.otherSysctl() != "":
+		f.Found = d.otherSysctl()
 	default:
 		f.Level, f.Do, f.Found = doctor.OK, "", fmt.Sprintf("VXLAN %d, UDP port %d, %d packets received", t.VNI, t.Port,
 			link.Attrs().Statistics.RxPackets)
@@ -66,6 +68,17 @@ func (d *device) check(t vxlan.Tunnel) []doctor.Finding {
 	return []doctor.Finding{f, filter}
 }
 
+// otherSysctl describes the first sysctl that Apply would change; "" without one. rp_filter has a
+// finding of its own.
+func (d *device) otherSysctl() string {
+	for _, v := range d.sysctls() {
+		if got := read(v[0]); got != v[1] && !strings.HasSuffix(v[0], "/rp_filter") {
+			return fmt.Sprintf("%s is %s, not %s", dotted(v[0]), got, v[1])
+		}
+	}
+	return ""
+}
+
 // forwarding checks whether the node forwards packets to pods.
 func forwarding() (list []doctor.Finding) {
 	names := []string{"ipv4/ip_forward"}
@@ -73,7 +86,7 @@ func forwarding() (list []doctor.Finding) {
 		names = append(names, "ipv6/conf/all/forwarding")
 	}
 	for _, name := range names {
-		f := doctor.Finding{Check: "forwarding", Subject: "net." + strings.ReplaceAll(name, "/", "."), Level: doctor.OK,
+		f := doctor.Finding{Check: "forwarding", Subject: dotted(name), Level: doctor.OK,
 			Found: read(name)}
 		if f.Found != "1" {
 			f.Level, f.Do = doctor.Warn, "set it to 1: otherwise the kernel forwards no packet of the family to pods"

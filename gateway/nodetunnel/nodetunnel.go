@@ -139,9 +139,9 @@ func (d *device) differs(link netlink.Link, t vxlan.Tunnel) string {
 	return ""
 }
 
-// settings sets the device's sysctls and address, and brings it up. A node that forwards packets,
-// or has IPv6, does so on this device as well, also if new devices do not (net.ipv4.conf.default).
-func (d *device) settings(t vxlan.Tunnel) error {
+// sysctls are names and values of the device's sysctls. A node that forwards packets, or has IPv6,
+// does so on this device as well, also if new devices do not (net.ipv4.conf.default).
+func (d *device) sysctls() [][2]string {
 	four, six := "ipv4/conf/"+d.name+"/", "ipv6/conf/"+d.name+"/"
 	values := [][2]string{{four + "rp_filter", "2"}}
 	if read("ipv4/ip_forward") == "1" {
@@ -153,7 +153,12 @@ func (d *device) settings(t vxlan.Tunnel) error {
 			values = append(values, [2]string{six + "disable_ipv6", "0"})
 		}
 	}
-	for _, v := range values {
+	return values
+}
+
+// settings sets the device's sysctls and address, and brings it up.
+func (d *device) settings(t vxlan.Tunnel) error {
+	for _, v := range d.sysctls() {
 		if err := write(v[0], v[1]); err != nil {
 			return err
 		}
@@ -219,19 +224,21 @@ func write(name, value string) error {
 	if errors.Is(err, unix.EROFS) && read(name) == value {
 		return nil
 	}
-	dotted := "net." + strings.ReplaceAll(name, "/", ".")
 	if errors.Is(err, unix.EROFS) {
 		if _, missing := os.Stat(mounted); missing != nil {
 			return fmt.Errorf("setting %s: %w, as in a container: mount the host's /proc/sys/net writable at %s",
-				dotted, err, mounted)
+				dotted(name), err, mounted)
 		}
 		err = os.WriteFile(mounted+"/"+name, []byte(value), 0)
 	}
 	if err != nil {
-		return fmt.Errorf("setting %s: %w", dotted, err)
+		return fmt.Errorf("setting %s: %w", dotted(name), err)
 	}
 	return nil
 }
+
+// dotted returns a sysctl's name as sysctl(8) writes it.
+func dotted(name string) string { return "net." + strings.ReplaceAll(name, "/", ".") }
 
 func read(name string) string {
 	b, _ := os.ReadFile(sysctls + name)

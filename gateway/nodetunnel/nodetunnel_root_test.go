@@ -94,7 +94,8 @@ func testNode(t *testing.T) {
 		{"down", func() error { return netlink.LinkSetDown(link()) }, "device"},
 		{"no address", func() error { return netlink.AddrDel(link(), dummy) }, "rp_filter"},
 		{"strict", func() error { return write("ipv4/conf/"+devices[0].name+"/rp_filter", "1") }, "rp_filter"},
-		{"does not forward", func() error { return write("ipv4/conf/"+devices[0].name+"/forwarding", "0") }, ""},
+		{"does not forward", func() error { return write("ipv4/conf/"+devices[0].name+"/forwarding", "0") }, "device"},
+		{"no IPv6", func() error { return write("ipv6/conf/"+devices[1].name+"/disable_ipv6", "1") }, "device"},
 		{"no gateways", func() error {
 			return exec.Command("nft", "flush", "set", "inet", tableName, "gateways4").Run()
 		}, ""},
