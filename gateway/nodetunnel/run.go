@@ -72,7 +72,11 @@ func (c *Config) keep(own string, started *bool) (changed []string, err error) {
 	if changed, err = Apply(c); err != nil {
 		return changed, err
 	}
+	first := !*started
 	*started = true
+	if owner, err := readOwner(); err != nil || !first && owner != "" { // meanwhile another Run may own it
+		return changed, err
+	}
 	return changed, setOwner(own)
 }
 
