@@ -131,6 +131,10 @@ func (m *Members) peers() peers.Config {
 
 func peer(m *config.GroupMember) peers.Peer { return peers.Peer{Name: m.Name, Address: m.Address} }
 
+func owner(m *config.GroupMember) sources.Owner {
+	return sources.Owner{Name: m.Name, Addresses: m.Sources}
+}
+
 // streams returns the configuration of the exchange.
 func (m *Members) streams() exchange.Config {
 	incarnation, _ := m.sources.Incarnation()
