@@ -47,13 +47,13 @@ type BucketView struct {
 	Count      uint64 `json:"count"`
 }
 
-// BackendTimesView are the times of one endpoint of a service port.
+// BackendTimesView has the times of one endpoint of a service port.
 type BackendTimesView struct {
 	Address netip.AddrPort `json:"address"`
 	ServiceTimesView
 }
 
-// ServiceTimesView are the times of all endpoints of a service port, also of those that are gone.
+// ServiceTimesView has the times of all endpoints of a service port, also of removed ones.
 type ServiceTimesView struct {
 	Namespace string `json:"namespace"`
 	Service   string `json:"service"`
@@ -106,8 +106,7 @@ func (v TimesView) Minus(earlier *TimesView) TimesView {
 	return v
 }
 
-// Since returns v without the counts of an earlier view. A backend that is not in that one has been
-// added since.
+// Since returns v without the counts of an earlier view.
 func (v AllTimesView) Since(earlier *AllTimesView) AllTimesView {
 	type key struct {
 		namespace, service, protocol string
