@@ -61,7 +61,7 @@ func (s *session) summariseFlows(ctx context.Context) error {
 				list = append(list, serviceFlows{service: v.Service, states: map[string]int{}})
 			}
 			list[i].flows++
-			list[i].states[v.State]++
+			list[i].states[strings.ToLower(v.State)]++
 			all++
 			return nil
 		})

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"sluice.dev/sluice/gateway/cli/top"
@@ -77,7 +78,7 @@ func (c *clientFlows) ask(ctx context.Context) (a top.Answer[clientRow], err err
 			rows[r.client] = r
 		}
 		r.flows++
-		if v.State == "syn_sent" || v.State == "syn_recv" {
+		if strings.EqualFold(v.State, "syn_sent") || strings.EqualFold(v.State, "syn_recv") {
 			r.opening++
 		}
 		if t := v.Traffic; t != nil {
