@@ -12,8 +12,8 @@ func (w *Worker) times(ref flowtable.Ref) *stats.BackendTimes {
 	return w.stats.Times.At(services.BackendRef(w.flows.Flow(ref).BackendRef()).Index())
 }
 
-// observe updates a flow by one of its packets, and counts the wait that the packet ends. It reports
-// whether the flow stands from this packet on.
+// observe updates a flow by one of its packets, and counts the wait that the packet ends. It
+// reports whether the flow stands from this packet on.
 func (w *Worker) observe(ref flowtable.Ref, side flowtable.Side, s flowtable.Segment) (stands bool) {
 	stands = w.flows.Observe(ref, side, s, w.planner.Now)
 	if o := w.flows.Observed(); o.Wait != flowtable.NoWait || o.Reset {

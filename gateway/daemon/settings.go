@@ -107,9 +107,9 @@ func (s *settings) reload() *config.Configuration {
 	return s.inForce
 }
 
-// merge returns the settings of the file that need no restart, and the present values of all other settings.
-// Each of two files may be valid, and the mixture not: a source address of the group in force may
-// be in a pool of the new file.
+// merge returns the settings of the file that need no restart, and the present values of all other
+// settings. Each of two files may be valid, and the mixture not: a source address of the group in
+// force may be in a pool of the new file.
 func (s *settings) merge(next *config.Configuration) (*config.Configuration, error) {
 	merged := s.inForce.Reload(next)
 	if err := merged.Validate(); err != nil {

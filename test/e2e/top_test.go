@@ -84,7 +84,8 @@ func (p *terminal) text() string {
 	return p.out.String()
 }
 
-// repaint has the program write all cells, and not only those that changed: the terminal is resized.
+// repaint has the program write all cells, and not only those that changed: the terminal is
+// resized.
 func (p *terminal) repaint(t *testing.T) {
 	t.Helper()
 	p.columns = 161 - p.columns
