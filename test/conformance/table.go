@@ -31,11 +31,11 @@ func tables(cases []*Case, known []string) string {
 		fmt.Fprintf(&b, "%d of %d probes of %d cases differ from kube-proxy in %s mode.\n", n, asked, run, mode)
 	}
 	b.WriteString(differing(byKey))
-	b.WriteString(unasked(cases))
 	return b.String()
 }
 
-// listing returns the cases of each row, and the cases that are not run in mode ipvs, as Markdown.
+// listing returns the cases of each row, and the probes and cases that kube-proxy does not get, as
+// Markdown.
 func listing(cases []*Case, known []string) string {
 	var b strings.Builder
 	byRow := map[string][]string{}
@@ -58,6 +58,7 @@ func listing(cases []*Case, known []string) string {
 		}
 		fmt.Fprintf(&b, "| %s | %s |\n", first, shown)
 	}
+	b.WriteString(unasked(cases))
 	b.WriteString(omitted(cases))
 	return b.String()
 }
