@@ -219,9 +219,7 @@ func (n *nodeFacts) ask(ctx context.Context) (a top.Answer[fact], err error) {
 		add("flows "+t.Family, fmt.Sprintf("%d of %d%s, %d half open", t.Used, t.Capacity, fill, t.HalfOpen), false)
 	}
 	if !n.at.IsZero() {
-		for _, f := range workerRates(n.before.Workers, stats.Workers, now.Sub(n.at)) {
-			a.Rows = append(a.Rows, f)
-		}
+		a.Rows = append(a.Rows, workerRates(n.before.Workers, stats.Workers, now.Sub(n.at))...)
 	}
 	for _, f := range st.Interfaces {
 		up := "up"

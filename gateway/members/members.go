@@ -142,8 +142,7 @@ func (m *Members) streams() exchange.Config {
 	for i := range m.others {
 		o := &m.others[i]
 		self := wire.Greeting{Name: m.self.Name, Incarnation: incarnation, Sources: sources.Hash(
-			sources.Owner{Name: m.self.Name, Addresses: m.self.Sources},
-			sources.Owner{Name: o.Name, Addresses: o.Sources})}
+			owner(&m.self), owner(o))}
 		c.Peers = append(c.Peers, exchange.Peer{
 			Owner: session.Owner{Self: self, Sources: addresses(m.self.Sources), Ledger: m.flows.Ledger(),
 				Flows: m.flows, Member: group.Member(i), Name: o.Name},

@@ -136,7 +136,7 @@ func (b *bench) click(x, y int, buttons tcell.ButtonMask) {
 // style returns the attributes of a cell.
 func (b *bench) style(x, y int) (tcell.Color, tcell.AttrMask) {
 	b.Draw(b.screen)
-	_, _, style, _ := b.screen.GetContent(x, y)
+	_, style, _ := b.screen.Get(x, y)
 	color, _, attributes := style.Decompose()
 	return color, attributes
 }
