@@ -84,8 +84,7 @@ func (p *terminal) text() string {
 	return p.out.String()
 }
 
-// repaint has the program write all cells, and not only those that changed: the terminal is
-// resized.
+// repaint resizes the terminal, so that the program writes all cells and not only changed ones.
 func (p *terminal) repaint(t *testing.T) {
 	t.Helper()
 	p.columns = 161 - p.columns
