@@ -2,13 +2,11 @@ package replication
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -23,6 +21,7 @@ import (
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/gateway/group"
 	"sluice.dev/sluice/gateway/group/exchange"
+	"sluice.dev/sluice/gateway/group/grouptest"
 	"sluice.dev/sluice/gateway/group/session"
 	"sluice.dev/sluice/gateway/group/wire"
 	"sluice.dev/sluice/nat/fragment"
@@ -80,7 +79,8 @@ type gateway struct {
 	services services.Handle
 	stop     context.CancelFunc
 	ended    chan struct{}
-	stalled  atomic.Pointer[chan struct{}] // if it is set, others' streams are not read until it is closed
+	waiter   grouptest.Waiter
+	stalled  atomic.Bool // others' streams are not read
 }
 
 // lab is a group of gateways in the bubble of a synctest.
@@ -202,7 +202,7 @@ func (l *lab) open(g *gateway, which int) {
 // start starts a gateway, with the flow table that a process before it has left.
 func (l *lab) start(id int, incarnation uint64, complete bool) {
 	t := l.t
-	g := &gateway{id: id, ended: make(chan struct{}), stats: new(stats.Block)}
+	g := &gateway{id: id, ended: make(chan struct{}), stats: new(stats.Block), waiter: grouptest.NewWaiter()}
 	path := filepath.Join(l.directory, fmt.Sprint("flows-", id))
 	var err error
 	g.file, err = flowtable.OpenFile(path, l.config, flowtable.Time(l.now()), flowtable.ResizeFit)
@@ -231,10 +231,10 @@ func (l *lab) start(id int, incarnation uint64, complete bool) {
 				Member: group.Member(k), Name: fmt.Sprint("gw-", i)},
 			Member: session.Member{Self: self, Owner: fmt.Sprint("gw-", i), Sources: sources(i), Copies: g.Copies(k),
 				Read: g.ReadCopy},
-			Dial: func(ctx context.Context) (exchange.Stream, error) { return l.dial(ctx, id, i) },
+			Dial: func(context.Context) (exchange.Stream, error) { return l.dial(g, i) },
 		})
 	}
-	g.x = exchange.New(exchange.Config{Ledger: g.Ledger(), Step: g.Step, Peers: peers, Now: l.now,
+	g.x = exchange.New(exchange.Config{Ledger: g.Ledger(), Step: g.Step, Peers: peers, Now: l.now, Waiter: g.waiter,
 		Failed: func(int, error) {}})
 	g.Attach(g.x)
 	l.addWorker(g)
@@ -289,67 +289,22 @@ func (l *lab) lose(id int) {
 	}
 }
 
-// end is one end of a pipe of frames.
-type end struct {
-	in, out chan []byte
-	closed  chan struct{}
-	close   func()
-	stalled *atomic.Pointer[chan struct{}]
-	cut     [2]*atomic.Bool
-}
-
-var errClosed = errors.New("closed")
-
-func (l *lab) dial(ctx context.Context, from, to int) (exchange.Stream, error) {
-	g := l.live[to].Load()
-	if g == nil || l.cut[from][to].Load() || l.cut[to][from].Load() {
-		return nil, errClosed
+func (l *lab) dial(g *gateway, to int) (exchange.Stream, error) {
+	from := g.id
+	cut := func() bool { return l.cut[from][to].Load() || l.cut[to][from].Load() }
+	other := l.live[to].Load()
+	if other == nil || cut() {
+		return nil, grouptest.ErrClosed
 	}
-	a, b, closed := make(chan []byte, 4), make(chan []byte, 4), make(chan struct{})
-	once := sync.OnceFunc(func() { close(closed) })
-	cut := [2]*atomic.Bool{&l.cut[from][to], &l.cut[to][from]}
-	dialing, listening := &end{a, b, closed, once, nil, cut}, &end{b, a, closed, once, &g.stalled, cut}
-	context.AfterFunc(ctx, once)
+	dialing, listening := grouptest.Pipe(g.waiter, other.waiter, nil, &other.stalled, cut)
 	k := from
 	if from > to {
 		k--
 	}
-	go func() {
-		_ = g.x.Accept(k, listening)
-		once()
-	}()
+	if err := other.x.Accept(k, listening); err != nil {
+		return nil, err
+	}
 	return dialing, nil
-}
-
-func (e *end) Send(frame []byte) error {
-	if e.cut[0].Load() || e.cut[1].Load() {
-		<-e.closed
-		return errClosed
-	}
-	select {
-	case e.out <- frame:
-		return nil
-	case <-e.closed:
-		return errClosed
-	}
-}
-
-func (e *end) Receive() (frame []byte, err error) {
-	select {
-	case frame = <-e.in:
-	case <-e.closed:
-		return nil, errClosed
-	}
-	if e.stalled != nil {
-		if wait := e.stalled.Load(); wait != nil {
-			select {
-			case <-*wait:
-			case <-e.closed:
-				return nil, errClosed
-			}
-		}
-	}
-	return frame, nil
 }
 
 // send gives a packet to a gateway's worker, and steps it once.

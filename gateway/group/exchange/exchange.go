@@ -1,29 +1,46 @@
 // Package exchange runs the streams of a gateway: it sends its own flows to each member, and keeps
 // the copies of each member's flows.
 //
-//	Dial, Accept ──► reader ── event ──► Exchange.Run ── one frame ──► writer ──► Stream.Send
+//	Dial, Accept ──► Exchange.Run ◄──► Stream    bytes come, or can be sent: Waiter.Wait returns
+//	workers ── Wake ──►
 //
-// One goroutine, Run, owns the Ledger, the Copies, and all Senders and Receivers. Each stream has a
-// reader, which waits until Run has taken its frame, and a writer with room for one frame. Run asks
-// a Sender for a frame only if the writer has room, so a member that does not read costs one frame
-// here and the window of the transport; its lease runs out, and its next stream begins with
-// everything anew. Run itself waits for no stream.
+// One goroutine, Run, owns the Ledger, the Copies, all Senders and Receivers, and the streams. It
+// waits in one place only, for all of them, so one thread with the priority of the workers is all
+// that a copy of a flow needs. A stream has room for one frame: Run asks a Sender for the next one
+// when the frame before is written, so a member that does not read costs one frame here and the
+// buffers of its connection; its lease runs out, and its next stream begins with everything anew.
 package exchange
 
 import (
 	"context"
 	"errors"
 	"math"
+	"sync"
 	"time"
 
 	"sluice.dev/sluice/gateway/group"
 	"sluice.dev/sluice/gateway/group/session"
 )
 
-// Stream is one end of a stream of frames (package gateway/peers).
+// Stream is one end of a stream of frames (package gateway/peers). None of its methods waits. Only
+// Run calls them, once it has the stream.
 type Stream interface {
-	Send(frame []byte) error
+	// Receive returns the next frame, which is valid until the next call; nil if none has come.
 	Receive() (frame []byte, err error)
+	// Ready reports whether Send may be called: the frame before is written.
+	Ready() bool
+	Send(frame []byte) error
+	// End ends the stream, and tells the other gateway why.
+	End(reason error)
+}
+
+// Waiter is where Run waits.
+type Waiter interface {
+	// Wait returns when a stream may bring a frame, or has written one, when Wake was called since
+	// the last Wait, or after a time.
+	Wait(time.Duration)
+	// Wake ends Wait. Any goroutine may call it. It does not wait.
+	Wake()
 }
 
 // redialInterval is the time between two attempts to open a stream to a member.
@@ -35,11 +52,14 @@ const tick = 5 * time.Millisecond
 // patience is the longest time that a stream may bring nothing, before it has a lease.
 const patience = 5 * time.Second
 
+// framesInTurn bounds the frames of a stream that Run reads before it looks at the others.
+const framesInTurn = 64
+
 // Peer is another gateway.
 type Peer struct {
 	Owner  session.Owner  // this gateway's end of the stream to the peer; Lease is set by Run
 	Member session.Member // this gateway's end of the stream from the peer
-	// Dial opens the stream to the peer. The stream ends with ctx.
+	// Dial opens the stream to the peer. It may wait, until ctx ends.
 	Dial func(ctx context.Context) (Stream, error)
 }
 
@@ -47,19 +67,23 @@ type Peer struct {
 type Exchange struct {
 	ledger *group.Ledger
 	peers  []*peer
-	events chan func()   // run by Run
-	wake   chan struct{} // a writer has room, or Wake was called
+	waiter Waiter
 	done   chan struct{}
 	now    func() int64
 	step   func()
 	rest   func()
 	failed func(int, error)
+
+	mu    sync.Mutex
+	calls []func() // of Do
+	ended bool     // Run has ended
 }
 
 // Config is the configuration of an Exchange.
 type Config struct {
 	Ledger *group.Ledger
 	Peers  []Peer
+	Waiter Waiter
 	Now    func() int64 // monotonic, in nanoseconds
 	// Step is called by Run before it asks Senders for frames: for changes of the flow table. It
 	// may be nil.
@@ -73,18 +97,12 @@ type peer struct {
 	Peer
 	index    int
 	lease    group.OwnerLease
-	to, from line
+	to, from Stream // nil: none
 	sender   *session.Sender
 	receiver *session.Receiver
 	heard    int64 // when the stream to the peer was opened, or has brought a frame
 	dialing  bool
 	redialAt int64
-}
-
-// line is a stream's connection to its goroutines. The zero value is closed.
-type line struct {
-	end   func(error) // ends the stream
-	write chan []byte
 }
 
 var (
@@ -97,7 +115,7 @@ var (
 // New returns an Exchange without streams.
 func New(c Config) *Exchange {
 	x := &Exchange{
-		ledger: c.Ledger, events: make(chan func()), wake: make(chan struct{}, 1), done: make(chan struct{}),
+		ledger: c.Ledger, waiter: c.Waiter, done: make(chan struct{}),
 		now: c.Now, step: c.Step, rest: func() {}, failed: c.Failed,
 	}
 	if x.step == nil {
@@ -124,25 +142,39 @@ func (x *Exchange) Inherit() {
 // Do has Run call f, and waits until it has. It returns false if Run has ended.
 func (x *Exchange) Do(f func()) bool {
 	called := make(chan struct{})
-	select {
-	case x.events <- func() { f(); close(called) }:
-		<-called
-		return true
-	case <-x.done:
+	if !x.post(func() { f(); close(called) }) {
 		return false
 	}
+	select {
+	case <-called:
+		return true
+	case <-x.done:
+	}
+	select {
+	case <-called:
+		return true
+	default:
+		return false
+	}
+}
+
+// post has Run call f, and does not wait. It returns false if Run has ended.
+func (x *Exchange) post(f func()) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.ended {
+		return false
+	}
+	x.calls = append(x.calls, f)
+	x.waiter.Wake()
+	return true
 }
 
 // OnRest sets a function that Run calls before it waits. It must be called before Run.
 func (x *Exchange) OnRest(rest func()) { x.rest = rest }
 
 // Wake makes Run call Step soon. It does not wait. Any goroutine may call it.
-func (x *Exchange) Wake() {
-	select {
-	case x.wake <- struct{}{}:
-	default:
-	}
-}
+func (x *Exchange) Wake() { x.waiter.Wake() }
 
 // InStep reports whether this gateway has all that a peer sent. Run or Do must be the caller.
 func (x *Exchange) InStep(i int) bool {
@@ -167,75 +199,17 @@ func (x *Exchange) ResetsUntil() int64 {
 	return until
 }
 
-// Accept handles a stream from a peer, by its index in Config. It returns when the stream ends,
-// with the reason.
+// Accept gives Run a stream from a peer, by its index in Config. It returns an error if Run has
+// ended: then the stream is the caller's.
 func (x *Exchange) Accept(i int, s Stream) error {
-	ended := make(chan error, 1)
-	open := func() {
+	if !x.post(func() {
 		p := x.peers[i]
 		x.endFrom(p, errReplaced)
-		p.receiver = session.NewReceiver(p.Member)
-		p.from = x.start(s, ended, func(err error) { x.endFrom(p, err) }, func(frame []byte) error {
-			return p.receiver.Receive(frame)
-		})
-	}
-	if !x.Do(open) {
+		p.receiver, p.from = session.NewReceiver(p.Member), s
+	}) {
 		return errStopped
 	}
-	return <-ended
-}
-
-// start starts the goroutines of a stream. lost is called by Run if the stream fails, receive with
-// each frame, unless the stream was ended before. The reason of the end is sent to ended.
-func (x *Exchange) start(s Stream, ended chan<- error, lost func(error), receive func([]byte) error) line {
-	stop, open := make(chan struct{}), true
-	l := line{write: make(chan []byte, 1), end: func(err error) {
-		open = false
-		close(stop)
-		ended <- err
-	}}
-	fail := func(err error) {
-		x.Do(func() {
-			if open {
-				lost(err)
-			}
-		})
-	}
-	go func() {
-		for {
-			frame, err := s.Receive()
-			if err != nil {
-				fail(err)
-				return
-			}
-			x.Do(func() {
-				if !open {
-					return
-				}
-				if err = receive(frame); err != nil {
-					lost(err)
-				}
-			})
-			if err != nil {
-				return
-			}
-		}
-	}()
-	go func() {
-		for {
-			select {
-			case frame := <-l.write:
-				x.Wake()
-				if err := s.Send(frame); err != nil {
-					fail(err)
-					return
-				}
-			case <-stop:
-				return
-			}
-		}
-	}()
-	return l
+	return nil
 }
 
 // endFrom ends the stream from a peer: this gateway is out of step with the peer.
@@ -244,8 +218,8 @@ func (x *Exchange) endFrom(p *peer, err error) {
 		return
 	}
 	p.Member.Copies.Lost()
-	p.from.end(err)
-	p.receiver, p.from = nil, line{}
+	p.from.End(err)
+	p.receiver, p.from = nil, nil
 	x.failed(p.index, err)
 }
 
@@ -254,40 +228,90 @@ func (x *Exchange) endTo(p *peer, err error) {
 	if p.sender == nil {
 		return
 	}
-	p.to.end(err)
-	p.sender, p.to = nil, line{}
+	p.to.End(err)
+	p.sender, p.to = nil, nil
 	p.redialAt = x.now() + int64(redialInterval)
 	x.failed(p.index, err)
 }
 
 // Run exchanges flows until ctx ends.
 func (x *Exchange) Run(ctx context.Context) {
-	t := time.NewTicker(tick)
-	defer t.Stop()
-	defer close(x.done)
-	for {
+	stop := context.AfterFunc(ctx, x.waiter.Wake)
+	defer stop()
+	for ctx.Err() == nil {
+		x.mu.Lock()
+		calls := x.calls
+		x.calls = nil
+		x.mu.Unlock()
+		for _, f := range calls {
+			f()
+		}
+		more := false
+		for _, p := range x.peers {
+			more = x.receive(p) || more
+		}
 		x.step()
 		for _, p := range x.peers {
-			x.serve(ctx, p, x.now())
+			more = x.serve(ctx, p, x.now()) || more
 		}
 		x.rest()
-		select {
-		case f := <-x.events:
-			f()
-		case <-t.C:
-		case <-x.wake:
-		case <-ctx.Done():
-			for _, p := range x.peers {
-				x.endFrom(p, errStopped)
-				x.endTo(p, errStopped)
-			}
-			return
+		if !more {
+			x.waiter.Wait(tick)
 		}
 	}
+	x.mu.Lock()
+	x.ended = true
+	calls := x.calls
+	x.mu.Unlock()
+	for _, f := range calls { // they may bring streams
+		f()
+	}
+	for _, p := range x.peers {
+		x.endFrom(p, errStopped)
+		x.endTo(p, errStopped)
+	}
+	close(x.done)
 }
 
-// serve does for a peer whatever is due.
-func (x *Exchange) serve(ctx context.Context, p *peer, now int64) {
+// receive reads the frames of a peer's streams. It returns true if there may be more.
+func (x *Exchange) receive(p *peer) (more bool) {
+	for i := 0; p.from != nil; i++ {
+		if i == framesInTurn {
+			more = true
+			break
+		}
+		frame, err := p.from.Receive()
+		if err == nil && frame == nil {
+			break
+		}
+		if err == nil {
+			err = p.receiver.Receive(frame)
+		}
+		if err != nil {
+			x.endFrom(p, err)
+		}
+	}
+	for i := 0; p.to != nil; i++ {
+		if i == framesInTurn {
+			return true
+		}
+		frame, err := p.to.Receive()
+		if err == nil && frame == nil {
+			break
+		}
+		if err == nil {
+			p.heard = x.now()
+			err = p.sender.Receive(frame, p.heard)
+		}
+		if err != nil {
+			x.endTo(p, err)
+		}
+	}
+	return more
+}
+
+// serve does for a peer whatever is due. It returns true if there may be more to send.
+func (x *Exchange) serve(ctx context.Context, p *peer, now int64) (more bool) {
 	if p.receiver != nil && p.receiver.Lapsed(now) {
 		x.endFrom(p, errLease)
 	}
@@ -303,46 +327,52 @@ func (x *Exchange) serve(ctx context.Context, p *peer, now int64) {
 		x.endTo(p, errSilent)
 	}
 	if p.receiver != nil {
-		fill(p.from.write, func() []byte { return p.receiver.Next(now, nil) })
+		full, err := fill(p.from, func() []byte { return p.receiver.Next(now, nil) })
+		if more = full; err != nil {
+			x.endFrom(p, err)
+		}
 	}
 	if p.sender != nil {
-		fill(p.to.write, func() []byte { return p.sender.Next(now, nil) })
+		full, err := fill(p.to, func() []byte { return p.sender.Next(now, nil) })
+		if more = more || full; err != nil {
+			x.endTo(p, err)
+		}
 	} else if !p.dialing && now >= p.redialAt {
 		p.dialing = true
 		go x.dial(ctx, p)
 	}
+	return more
 }
 
-// fill gives a writer its next frame if it has room.
-func fill(write chan []byte, next func() []byte) {
-	if len(write) > 0 {
-		return
+// fill sends the next frames of a stream that has room. It returns true if there may be more.
+func fill(s Stream, next func() []byte) (more bool, err error) {
+	for range framesInTurn {
+		if !s.Ready() {
+			return false, nil
+		}
+		frame := next()
+		if len(frame) == 0 {
+			return false, nil
+		}
+		if err := s.Send(frame); err != nil {
+			return false, err
+		}
 	}
-	if frame := next(); len(frame) > 0 {
-		write <- frame // Run alone writes, so there is room still
-	}
+	return true, nil
 }
 
 // dial opens the stream to a peer.
 func (x *Exchange) dial(ctx context.Context, p *peer) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	s, err := p.Dial(ctx)
-	ended := make(chan error, 1)
-	if !x.Do(func() {
+	if !x.post(func() {
 		p.dialing = false
 		if err != nil {
 			p.redialAt = x.now() + int64(redialInterval)
 			x.failed(p.index, err)
 			return
 		}
-		p.sender, p.heard = session.NewSender(p.Owner), x.now()
-		p.to = x.start(s, ended, func(err error) { x.endTo(p, err) }, func(frame []byte) error {
-			p.heard = x.now()
-			return p.sender.Receive(frame, p.heard)
-		})
-	}) || err != nil {
-		return
+		p.sender, p.to, p.heard = session.NewSender(p.Owner), s, x.now()
+	}) && err == nil {
+		s.End(errStopped)
 	}
-	<-ended
 }

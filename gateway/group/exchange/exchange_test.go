@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -20,52 +19,6 @@ import (
 
 const slots = 8192
 
-// end is one end of a pipe of frames.
-type end struct {
-	in, out chan []byte
-	closed  chan struct{}
-	close   func()
-	stalled *atomic.Pointer[chan struct{}] // if it is set, Receive waits for the channel
-}
-
-var errClosed = errors.New("closed")
-
-func pipe(stalled *atomic.Pointer[chan struct{}]) (dialing, listening *end) {
-	a, b, closed := make(chan []byte, 4), make(chan []byte, 4), make(chan struct{})
-	once := sync.OnceFunc(func() { close(closed) })
-	return &end{a, b, closed, once, nil}, &end{b, a, closed, once, stalled}
-}
-
-func (e *end) Send(frame []byte) error {
-	select {
-	case e.out <- frame:
-		return nil
-	case <-e.closed:
-		return errClosed
-	}
-}
-
-func (e *end) Receive() (frame []byte, err error) {
-	select {
-	case frame = <-e.in:
-	case <-e.closed:
-		return nil, errClosed
-	}
-	if e.stalled == nil {
-		return frame, nil
-	}
-	wait := e.stalled.Load()
-	if wait == nil {
-		return frame, nil
-	}
-	select {
-	case <-*wait:
-		return frame, nil
-	case <-e.closed:
-		return nil, errClosed
-	}
-}
-
 // gateway is a gateway of a test. Its exchange's Run owns its tables.
 type gateway struct {
 	*Exchange
@@ -73,8 +26,10 @@ type gateway struct {
 	ledger  *group.Ledger
 	flows   map[uint32]group.Record
 	table   *grouptest.Table // copies of all owners
+	waiter  grouptest.Waiter
 	stop    context.CancelFunc
-	stalled atomic.Pointer[chan struct{}] // if it is set, others' streams are not read until it is closed
+	stalled atomic.Bool                // others' streams are not read
+	failed  atomic.Pointer[chan error] // gets the errors of streams; nil: nobody wants them
 }
 
 func (g *gateway) Read(slot uint32) (group.Record, bool) { r, ok := g.flows[slot]; return r, ok }
@@ -126,7 +81,8 @@ func newCluster(t *testing.T) *cluster {
 // start starts a gateway without memory.
 func (c *cluster) start(id int, incarnation uint64, complete bool) {
 	name := func(i int) string { return fmt.Sprint("gw-", i) }
-	g := &gateway{id: id, flows: map[uint32]group.Record{}, table: grouptest.NewTable()}
+	g := &gateway{id: id, flows: map[uint32]group.Record{}, table: grouptest.NewTable(),
+		waiter: grouptest.NewWaiter()}
 	numbers := group.NewIndex(3 * slots)
 	var members group.Members
 	for m := range group.Member(2) {
@@ -151,19 +107,22 @@ func (c *cluster) start(id int, incarnation uint64, complete bool) {
 			Dial: func(ctx context.Context) (Stream, error) {
 				to := c.live[i].Load()
 				if to == nil {
-					return nil, errClosed
+					return nil, grouptest.ErrClosed
 				}
-				dialing, listening := pipe(&to.stalled)
-				context.AfterFunc(ctx, dialing.close)
-				go func() {
-					_ = to.Accept(index(i, id), listening)
-					listening.close()
-				}()
+				dialing, listening := grouptest.Pipe(g.waiter, to.waiter, nil, &to.stalled, nil)
+				if err := to.Accept(index(i, id), listening); err != nil {
+					return nil, err
+				}
 				return dialing, nil
 			},
 		})
 	}
-	g.Exchange = New(Config{Ledger: g.ledger, Peers: list, Failed: func(int, error) {},
+	g.Exchange = New(Config{Ledger: g.ledger, Peers: list, Waiter: g.waiter,
+		Failed: func(_ int, err error) {
+			if failed := g.failed.Load(); failed != nil {
+				*failed <- err
+			}
+		},
 		Now: func() int64 { return time.Now().UnixNano() }})
 	ctx, cancel := context.WithCancel(context.Background())
 	g.stop = cancel
@@ -313,10 +272,13 @@ func TestSilentOwner(t *testing.T) {
 		c := newCluster(t)
 		c.gateways[0].stop()
 		time.Sleep(time.Second)
-		dialing, listening := pipe(nil)
-		defer dialing.close()
-		ended := make(chan error, 1)
-		go func() { ended <- c.gateways[1].Accept(index(1, 0), listening) }()
+		waiter, member := grouptest.NewWaiter(), c.gateways[1]
+		dialing, listening := grouptest.Pipe(waiter, member.waiter, nil, nil, nil)
+		defer dialing.End(nil)
+		ended := make(chan error, 9)
+		if err := member.Accept(index(1, 0), listening); err != nil {
+			t.Fatal(err)
+		}
 		ledger, now := group.NewLedger(group.Config{Members: group.One(0), Slots: slots}, true), time.Now().UnixNano()
 		s := session.NewSender(session.Owner{
 			Self: wire.Greeting{Name: "gw-0", Incarnation: 2}, Ledger: ledger, Name: "gw-1", Flows: c.gateways[0],
@@ -331,16 +293,27 @@ func TestSilentOwner(t *testing.T) {
 				if err := dialing.Send(f); err != nil {
 					t.Fatal(err)
 				}
-			} else if f, err := dialing.Receive(); err != nil || s.Receive(f, now) != nil {
+				continue
+			}
+			switch f, err := dialing.Receive(); {
+			case err != nil:
 				t.Fatal(err)
+			case f == nil:
+				waiter.Wait(time.Hour)
+			case s.Receive(f, now) != nil:
+				t.Fatal("the owner refuses a frame")
 			}
 		}
 		synctest.Wait()
+		member.failed.Store(&ended)
 		if !c.gateways[1].inStep(0) {
 			t.Error("the member is not in step at first")
 		}
 		began := time.Now()
 		err := <-ended
+		for errors.Is(err, errStopped) { // it dials the gateway that stopped
+			err = <-ended
+		}
 		after := time.Since(began)
 		if !errors.Is(err, errLease) || after < 300*time.Millisecond || after > 300*time.Millisecond+2*tick {
 			t.Errorf("after %s the stream ends: %v", after, err)
@@ -355,8 +328,9 @@ func TestInherit(t *testing.T) {
 		ledger := group.NewLedger(group.Config{Members: group.One(0), Slots: slots}, true)
 		ledger.Recovered(1)
 		x := New(Config{Ledger: ledger, Failed: func(int, error) {}, Now: func() int64 { return time.Now().UnixNano() },
+			Waiter: grouptest.NewWaiter(),
 			Peers: []Peer{{Owner: session.Owner{Ledger: ledger}, Dial: func(context.Context) (Stream, error) {
-				return nil, errClosed
+				return nil, grouptest.ErrClosed
 			}}}})
 		time.Sleep(10 * time.Second)
 		x.Inherit()
@@ -386,8 +360,7 @@ func TestStoppedMember(t *testing.T) {
 			g.begin(slot, 1)
 		}
 		time.Sleep(time.Second)
-		free := make(chan struct{})
-		c.gateways[2].stalled.Store(&free)
+		c.gateways[2].stalled.Store(true)
 		for slot := range uint32(1000) {
 			g.end(slot)
 		}
@@ -407,8 +380,7 @@ func TestStoppedMember(t *testing.T) {
 		if n := g.held(); n < 1000 || n > 2000 {
 			t.Errorf("%d ports are held for the stopped member, want 1000, and of the flows until its lease ran out", n)
 		}
-		c.gateways[2].stalled.Store(nil)
-		close(free)
+		c.gateways[2].stalled.Store(false)
 		time.Sleep(10 * time.Second)
 		c.check("when it reads again,", [3]int{1000, 0, 0})
 		if n := g.held(); n != 0 {
