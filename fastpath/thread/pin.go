@@ -167,7 +167,7 @@ func (g *Group) SetPriority(p Priority) error {
 		return nil
 	}
 	if g.usual.Policy != unix.SCHED_NORMAL {
-		return errors.New("the process has another scheduling policy than SCHED_OTHER (sched(7))")
+		return errPolicy
 	}
 	if !slices.Contains(g.past, p.Nice) {
 		g.past = append(g.past, p.Nice)
@@ -196,8 +196,31 @@ func (g *Group) deprioritize(tid int) {
 	_ = g.schedule(tid, Priority{Nice: int(g.usual.Nice)}, 0) // see Check
 }
 
-// lowestRealTime is the lowest priority of real-time threads (sched(7)).
+// lowestRealTime is the lowest priority of real-time threads (sched(7)). Threads of RealTime have
+// the next one.
 const lowestRealTime = 1
+
+// RealTime makes the calling thread a real-time thread, with a priority above that of pinned ones,
+// which may wait for it. Its goroutine must be locked to it until it ends, and must wait in the
+// kernel between short pieces of work.
+func RealTime() error {
+	a, err := unix.SchedGetAttr(0, 0)
+	if err != nil {
+		return fmt.Errorf("read the scheduling of a thread: %w", err)
+	}
+	if a.Policy != unix.SCHED_NORMAL {
+		return errPolicy
+	}
+	a.Policy, a.Priority, a.Nice, a.Runtime = unix.SCHED_RR, lowestRealTime+1, 0, 0
+	a.Flags |= unix.SCHED_FLAG_RESET_ON_FORK
+	if err := unix.SchedSetAttr(0, a, 0); err != nil {
+		return fmt.Errorf("make a thread a real-time thread: %w (it needs CAP_SYS_NICE or RLIMIT_RTPRIO)", err)
+	}
+	return nil
+}
+
+// errPolicy: an administrator has chosen the policy on purpose.
+var errPolicy = errors.New("the process has another scheduling policy than SCHED_OTHER (sched(7))")
 
 // schedule sets a thread's priority and time slice; a slice of 0 is the kernel's default. It leaves
 // a thread alone whose policy this package has not set: that policy was chosen on purpose.

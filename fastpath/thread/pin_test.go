@@ -163,6 +163,39 @@ func TestRealTimeIsNotInherited(t *testing.T) {
 	}
 }
 
+// TestRealTime: the calling thread is a real-time thread before those of workers, its children are
+// none, and Tidy leaves it alone.
+func TestRealTime(t *testing.T) {
+	g, cpu := group(t)
+	p := Priority{RealTime: true}
+	if err := g.SetPriority(p); err != nil {
+		skipIfRefused(t, p, err)
+		t.Fatal(err)
+	}
+	pinHere(t, g, cpu)
+	made, release := make(chan int), make(chan struct{})
+	defer close(release)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine
+		if err := RealTime(); err != nil {
+			t.Error(err)
+		}
+		made <- unix.Gettid()
+		<-release
+	}()
+	tid := <-made
+	if _, err := g.Tidy(); err != nil {
+		t.Fatal(err)
+	}
+	a, err := unix.SchedGetAttr(tid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Policy != unix.SCHED_RR || a.Priority != lowestRealTime+1 || a.Flags&unix.SCHED_FLAG_RESET_ON_FORK == 0 {
+		t.Errorf("the thread has %+v", a)
+	}
+}
+
 // TestTidy: a thread that inherited the mask or the priority loses it; the worker's thread keeps
 // it.
 func TestTidy(t *testing.T) {

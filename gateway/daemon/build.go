@@ -114,7 +114,11 @@ func (d *Daemon) makeDatapath(memory []*xsk.UMEM) error {
 		Workers: d.workers, Interfaces: interfaceNames(fixed), Ports: d.plan.Ports,
 		Services: &d.services, Version: status.ThisBuild().Version,
 	})
-	thread.SetProcs(d.workers.Len())
+	threads := d.workers.Len()
+	if d.group != nil {
+		threads++ // the exchange of flows is a real-time thread, too
+	}
+	thread.SetProcs(threads)
 	d.totals = status.NewTotals(d.workers.Blocks())
 	return nil
 }

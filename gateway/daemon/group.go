@@ -34,6 +34,7 @@ func (d *Daemon) joinGroup(workers int) (err error) {
 		Log: d.log, Group: &c.Group, Self: node, StateDir: c.StateDir, Table: d.flows.file.Table, Workers: workers,
 		Kept: taken || !recovery.Fresh && !recovery.Unread, Taken: taken, KeepAfter: c.Flows.Timeouts.Established.D(),
 		InUse: d.flows.ofSource, Opened: func() { d.configure(d.life.ctx) }, Beats: &d.beats,
+		RealTime: func() error { return d.workers.RealTime() },
 	})
 	if err != nil {
 		return err
@@ -107,7 +108,7 @@ func (d *Daemon) groupView() *status.GroupView {
 		return nil
 	}
 	v := d.group.View()
-	errs, listener := d.group.Errors()
+	errs, listener, _ := d.group.Errors()
 	view := &status.GroupView{Listener: listener, Complete: v.Complete, HeldPorts: v.HeldPorts,
 		Flows: map[string]uint64{}}
 	for i, m := range v.Members {
@@ -137,6 +138,10 @@ func (d *Daemon) groupConditions() (list []status.ConditionView) {
 	if v.Listener != "" && d.isOpen() {
 		list = append(list, status.Failed("group", "other gateways cannot connect, so this one gets no copies of "+
 			"their flows: "+v.Listener))
+	}
+	if _, _, slow := d.group.Errors(); slow != "" {
+		list = append(list, status.Warning("group", "flows may be copied late while other processes use the CPUs: "+
+			slow))
 	}
 	var without, lost []string
 	for _, m := range v.Members {

@@ -35,7 +35,7 @@ func (m *Members) accept(ctx context.Context) error {
 		return err
 	}
 	m.noteListener(nil)
-	return m.transport.Serve(ctx, l, func(from peers.Peer, s peers.Stream) error {
+	return m.transport.Serve(ctx, l, func(from peers.Peer, s *peers.Stream) error {
 		for i := range m.others {
 			if m.others[i].Name == from.Name {
 				return m.exchange.Accept(i, s)

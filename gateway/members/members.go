@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -47,7 +48,9 @@ type Config struct {
 	InUse func(netip.Addr) int
 	// Opened is called when new flows may get ports of another source address.
 	Opened func()
-	Beats  *heartbeat.Set
+	// RealTime gives the calling thread precedence over other processes, as workers have it.
+	RealTime func() error
+	Beats    *heartbeat.Set
 }
 
 // Members is this gateway in its group.
@@ -58,7 +61,7 @@ type Members struct {
 	sources   *sources.Sources
 	flows     *replication.Flows
 	exchange  *exchange.Exchange
-	transport peers.Transport
+	transport *peers.Transport
 	view      atomic.Pointer[View]
 	beat      *heartbeat.Beat // of the exchange
 	watch     watch
@@ -67,6 +70,7 @@ type Members struct {
 	mu     sync.Mutex // guards the fields below
 	errs   []string   // by other gateway: why its last stream has ended; empty: none has since it was in step
 	listen string     // why the listener is not open; empty: it is
+	slow   string     // why flows may be copied late; empty: the exchange has precedence
 }
 
 // New reads the files, and joins the flow table. No worker may run yet.
@@ -138,7 +142,7 @@ func owner(m *config.GroupMember) sources.Owner {
 // streams returns the configuration of the exchange.
 func (m *Members) streams() exchange.Config {
 	incarnation, _ := m.sources.Incarnation()
-	c := exchange.Config{Ledger: m.flows.Ledger(), Now: now, Step: m.step, Failed: m.failed}
+	c := exchange.Config{Ledger: m.flows.Ledger(), Waiter: m.transport, Now: now, Step: m.step, Failed: m.failed}
 	for i := range m.others {
 		o := &m.others[i]
 		self := wire.Greeting{Name: m.self.Name, Incarnation: incarnation, Sources: sources.Hash(
@@ -221,7 +225,24 @@ func (m *Members) Run(ctx context.Context) {
 	m.running.Store(true)
 	running.Go(func() { m.serve(ctx) })
 	running.Go(func() { m.openAddresses(ctx) })
-	m.exchange.Run(ctx)
+	running.Go(func() {
+		runtime.LockOSThread() // the thread ends with the goroutine
+		m.setPrecedence()
+		m.exchange.Run(ctx)
+	})
+}
+
+// setPrecedence gives the calling thread precedence over other processes: an answer to a SYN waits
+// for it at most 2 ms, and other gateways' leases 300 ms.
+func (m *Members) setPrecedence() {
+	err := m.c.RealTime()
+	if err == nil {
+		return
+	}
+	m.mu.Lock()
+	m.slow = err.Error()
+	m.mu.Unlock()
+	m.c.Log.Warn("flows may be copied late while other processes use the CPUs", "error", err)
 }
 
 // Verdicts returns for each slot of the flow table whether other gateways have copies of its flow;
@@ -239,4 +260,7 @@ func (m *Members) Verdicts(slots []uint32) (list []group.Verdict) {
 }
 
 // Close ends the use of the flow table. Run must have ended.
-func (m *Members) Close() { m.flows.Close() }
+func (m *Members) Close() {
+	m.flows.Close()
+	_ = m.transport.Close()
+}

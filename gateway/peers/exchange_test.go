@@ -3,6 +3,7 @@ package peers
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,25 +38,33 @@ func connect(t *testing.T, a, b *member, flows, copies *table) (owner *exchange.
 	gateway := func(self, other *member, mine, theirs []header.Addr, g *table) (*exchange.Exchange, *group.Ledger) {
 		l := group.NewLedger(group.Config{Members: group.One(0), Slots: slots}, true)
 		greeting := wire.Greeting{Name: self.Name, Incarnation: 1}
-		x := exchange.New(exchange.Config{Ledger: l, Now: now, Failed: func(int, error) {}, Peers: []exchange.Peer{{
-			Owner: session.Owner{Self: greeting, Sources: mine, Ledger: l, Flows: g, Name: other.Name},
-			Member: session.Member{
-				Self: greeting, Owner: other.Name, Sources: theirs, Read: g.copies.Read,
-				Copies: group.NewCopies(1, group.NewIndex(slots), g.copies),
-			},
-			Dial: func(ctx context.Context) (exchange.Stream, error) { return self.Dial(ctx, other.Peer) },
-		}}})
+		x := exchange.New(exchange.Config{Ledger: l, Now: now, Failed: func(int, error) {}, Waiter: self.Transport,
+			Peers: []exchange.Peer{{
+				Owner: session.Owner{Self: greeting, Sources: mine, Ledger: l, Flows: g, Name: other.Name},
+				Member: session.Member{
+					Self: greeting, Owner: other.Name, Sources: theirs, Read: g.copies.Read,
+					Copies: group.NewCopies(1, group.NewIndex(slots), g.copies),
+				},
+				Dial: func(ctx context.Context) (exchange.Stream, error) { return self.Dial(ctx, other.Peer) },
+			}}})
 		return x, l
 	}
 	owner, ledger = gateway(a, b, source, nil, flows)
 	peer, _ := gateway(b, a, nil, source, copies)
 	ctx, cancel := context.WithCancel(context.Background())
+	a.accept(t, owner)
+	b.accept(t, peer)
+	var running sync.WaitGroup
+	t.Cleanup(running.Wait)
 	t.Cleanup(cancel)
-	a.serve(t, func(_ Peer, s Stream) error { return owner.Accept(0, s) })
-	b.serve(t, func(_ Peer, s Stream) error { return peer.Accept(0, s) })
-	go owner.Run(ctx)
-	go peer.Run(ctx)
+	running.Go(func() { owner.Run(ctx) })
+	running.Go(func() { peer.Run(ctx) })
 	return owner, ledger
+}
+
+// accept starts the listener of a member, which gives each stream to its exchange.
+func (m *member) accept(t *testing.T, x *exchange.Exchange) {
+	m.listen(t, func(_ Peer, s *Stream) error { return x.Accept(0, s) })
 }
 
 // TestCopies passes flows between two gateways over TLS, and logs how long a SYN-ACK would wait.

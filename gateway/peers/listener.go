@@ -75,6 +75,9 @@ type admitted struct {
 }
 
 func (c *admitted) Close() error {
-	c.once.Do(c.done)
+	c.release()
 	return c.Conn.Close()
 }
+
+// release ends the count.
+func (c *admitted) release() { c.once.Do(c.done) }

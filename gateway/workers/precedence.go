@@ -33,6 +33,7 @@ type precedence struct {
 	shared          bool    // workers sleep between packets wherever they are
 	noSchedstat     bool    // the kernel does not count how long threads wait for others
 	realTimeRefused string  // why workers are no real-time threads; "" if they may be
+	noRealTime      string  // realTimeRefused at the start, or that there is no precedence
 	now             priority
 	looks           int     // number of looks since now was set
 	waited          float64 // average of load.waited since then, weighted to the last looks
@@ -105,7 +106,7 @@ func (s priority) nice() int {
 func (p *precedence) open(c *config.Configuration) {
 	p.shared = c.Waiting == config.WaitingShared
 	if c.Tuning.Precedence == config.PrecedenceNone {
-		p.off = true
+		p.off, p.noRealTime = true, "tuning.precedence is none"
 		p.report("normal priority: tuning.precedence is none")
 		return
 	}
@@ -116,6 +117,7 @@ func (p *precedence) open(c *config.Configuration) {
 	}
 	if file, limited := quota(); limited {
 		p.realTimeRefused = "its processor time is limited (" + file + ")"
+		p.noRealTime = p.realTimeRefused
 	}
 	p.noSchedstat = !timeOf(os.Getpid()).known
 	p.report("normal priority: the CPUs where packets arrive are not known yet")

@@ -21,6 +21,7 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/fastpath/thread"
 	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/affinity"
@@ -108,6 +109,15 @@ func New(c Config) (*Group, error) {
 		}
 	}
 	return g, nil
+}
+
+// RealTime makes the calling thread a real-time thread (thread.RealTime), unless the configuration
+// or the kernel forbids it.
+func (g *Group) RealTime() error {
+	if why := g.precedence.noRealTime; why != "" {
+		return errors.New(why)
+	}
+	return thread.RealTime()
 }
 
 func newFragments(contexts int) (*fragment.Table, error) {

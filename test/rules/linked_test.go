@@ -19,6 +19,7 @@ var laboratory = []string{
 	"github.com/asavie/xdp",                   // the baseline
 	"github.com/google/go-cmp",                // tests
 	"golang.org/x/tools",                      // checks of sources
+	"google.golang.org/grpc",                  // tests; the announcer has it by gobgp
 	"gonum.org/v1/plot",                       // plots
 }
 

@@ -30,6 +30,9 @@ func (w Waiter) Wake() {
 	}
 }
 
+// Pause waits for a time.
+func (w Waiter) Pause(d time.Duration) { time.Sleep(d) }
+
 // pipeFrames is how many frames an End of a Pipe holds that the other one has not received.
 const pipeFrames = 4
 
