@@ -46,7 +46,9 @@ func TestNext(t *testing.T) {
 	for range 100_000 {
 		s := &Stream{in: make([]byte, 64), to: random.IntN(65)}
 		for i := range s.in {
-			s.in[i] = byte(random.IntN(256)) & byte(random.IntN(256)) & byte(random.IntN(256))
+			if random.IntN(4) == 0 { // lengths are short
+				s.in[i] = byte(random.IntN(256))
+			}
 		}
 		for frame, err := s.next(); frame != nil && err == nil; {
 			if len(frame) > wire.MaxFrame || s.from > s.to {
