@@ -246,8 +246,13 @@ func (x *Exchange) endTo(p *peer, err error) {
 
 // Run exchanges flows until ctx ends.
 func (x *Exchange) Run(ctx context.Context) {
-	stop := context.AfterFunc(ctx, x.waiter.Wake)
-	defer stop()
+	woken := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { x.waiter.Wake(); close(woken) })
+	defer func() {
+		if !stop() {
+			<-woken // the Waiter may be closed after Run
+		}
+	}()
 	debt := time.Duration(0) // work without a wait
 	for ctx.Err() == nil {
 		began := x.now()
