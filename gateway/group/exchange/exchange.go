@@ -69,7 +69,7 @@ const framesInTurn = 64
 type Peer struct {
 	Owner  session.Owner  // this gateway's end of the stream to the peer; Lease is set by Run
 	Member session.Member // this gateway's end of the stream from the peer
-	// Dial opens the stream to the peer. It may wait, until ctx ends.
+	// Dial opens the stream to the peer. It may wait, until ctx ends. Run returns after it.
 	Dial func(ctx context.Context) (Stream, error)
 }
 
@@ -79,6 +79,7 @@ type Exchange struct {
 	peers  []*peer
 	waiter Waiter
 	done   chan struct{}
+	dials  sync.WaitGroup // goroutines that call Dial
 	now    func() int64
 	step   func()
 	rest   func()
@@ -294,6 +295,7 @@ func (x *Exchange) Run(ctx context.Context) {
 		x.endTo(p, errStopped)
 	}
 	close(x.done)
+	x.dials.Wait()
 }
 
 // receive reads the frames of a peer's streams. It returns true if there may be more.
@@ -362,7 +364,7 @@ func (x *Exchange) serve(ctx context.Context, p *peer, now int64) (more bool) {
 		}
 	} else if !p.dialing && now >= p.redialAt {
 		p.dialing = true
-		go x.dial(ctx, p)
+		x.dials.Go(func() { x.dial(ctx, p) })
 	}
 	return more
 }
