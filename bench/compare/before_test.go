@@ -13,11 +13,11 @@ import (
 )
 
 // TestRunBefore compares the tree's own build with itself: both builds forward, in pairs, and the
-// table, the file and the note contain them.
+// table, the file and the note contain them. Beside other tests a round may have no sample.
 func TestRunBefore(t *testing.T) {
 	c := testConfig()
 	var out, progress bytes.Buffer
-	c.Before, c.Rates, c.Repeat = filepath.Dir(sluiceBinary), true, paired.FewestPairs
+	c.Before, c.Rates, c.Repeat = filepath.Dir(sluiceBinary), true, paired.FewestPairs+2
 	c.Out, c.Progress, c.JSON = &out, &progress, filepath.Join(t.TempDir(), "run.json")
 	if _, err := Run(t.Context(), c); err != nil {
 		t.Fatal(err)
@@ -36,8 +36,8 @@ func TestRunBefore(t *testing.T) {
 	}
 	for _, name := range []string{"sluice rate", paired.Before +
 		" rate", "sluice ratio of rates", "sluice ratio of cpu_per_packet at the highest rate"} {
-		if found[name] != c.Repeat {
-			t.Errorf("%s has %d samples, want %d", name, found[name], c.Repeat)
+		if n := found[name]; n < paired.FewestPairs || n > c.Repeat {
+			t.Errorf("%s has %d samples, want %d to %d", name, n, paired.FewestPairs, c.Repeat)
 		}
 	}
 	// Progress lines less than a second apart are left out, so the test cannot know which rounds

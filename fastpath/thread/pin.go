@@ -26,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -200,9 +201,26 @@ func (g *Group) deprioritize(tid int) {
 // the next one.
 const lowestRealTime = 1
 
+// Own calls f on a thread that runs nothing else, and ends with the calling goroutine. It is not the
+// process's first thread, which does not end, and whose settings are the process's (NewGroup).
+func Own(f func()) {
+	runtime.LockOSThread()
+	if unix.Gettid() != unix.Getpid() {
+		f()
+		return
+	}
+	done := make(chan struct{})
+	go func() { // on another thread, because this one is locked
+		defer close(done)
+		Own(f)
+	}()
+	<-done
+	runtime.UnlockOSThread()
+}
+
 // RealTime makes the calling thread a real-time thread, with a priority above that of pinned ones,
-// which may wait for it. Its goroutine must be locked to it until it ends, and must wait in the
-// kernel between short pieces of work.
+// which may wait for it. The caller must be called by Own, and must wait in the kernel between short
+// pieces of work.
 func RealTime() error {
 	a, err := unix.SchedGetAttr(0, 0)
 	if err != nil {

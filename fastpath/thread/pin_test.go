@@ -175,15 +175,17 @@ func TestRealTime(t *testing.T) {
 	pinHere(t, g, cpu)
 	made, release := make(chan int), make(chan struct{})
 	defer close(release)
-	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine
+	go Own(func() {
 		if err := RealTime(); err != nil {
 			t.Error(err)
 		}
 		made <- unix.Gettid()
 		<-release
-	}()
+	})
 	tid := <-made
+	if tid == unix.Getpid() {
+		t.Error("it is the first thread of the process")
+	}
 	if _, err := g.Tidy(); err != nil {
 		t.Fatal(err)
 	}

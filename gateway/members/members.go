@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/fastpath/copies"
+	"sluice.dev/sluice/fastpath/thread"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/gateway/boottime"
 	"sluice.dev/sluice/gateway/group"
@@ -226,9 +226,10 @@ func (m *Members) Run(ctx context.Context) {
 	running.Go(func() { m.serve(ctx) })
 	running.Go(func() { m.openAddresses(ctx) })
 	running.Go(func() {
-		runtime.LockOSThread() // the thread ends with the goroutine
-		m.setPrecedence()
-		m.exchange.Run(ctx)
+		thread.Own(func() {
+			m.setPrecedence()
+			m.exchange.Run(ctx)
+		})
 	})
 }
 
