@@ -201,8 +201,8 @@ func (g *Group) deprioritize(tid int) {
 // the next one.
 const lowestRealTime = 1
 
-// Own calls f on a thread that runs nothing else, and ends with the calling goroutine. It is not the
-// process's first thread, which does not end, and whose settings are the process's (NewGroup).
+// Own calls f on a thread that runs nothing else, and ends with the calling goroutine. It is not
+// the process's first thread, which does not end, and whose settings are the process's (NewGroup).
 func Own(f func()) {
 	runtime.LockOSThread()
 	if unix.Gettid() != unix.Getpid() {
@@ -219,8 +219,8 @@ func Own(f func()) {
 }
 
 // RealTime makes the calling thread a real-time thread, with a priority above that of pinned ones,
-// which may wait for it. The caller must be called by Own, and must wait in the kernel between short
-// pieces of work.
+// which may wait for it. The caller must be called by Own, and must wait in the kernel between
+// short pieces of work.
 func RealTime() error {
 	a, err := unix.SchedGetAttr(0, 0)
 	if err != nil {
