@@ -211,15 +211,7 @@ func (s *socket) Close() error {
 		return s.Conn.Close()
 	}
 	fd := s.fd
-	s.fd, s.Conn = -1, closed{s.Conn}
+	s.fd = -1 // calls reach Conn, which is closed
 	defer s.done()
 	return unix.Close(fd)
 }
-
-// closed is the net.Conn of a socket that was closed.
-type closed struct{ net.Conn }
-
-func (closed) Read([]byte) (int, error)         { return 0, net.ErrClosed }
-func (closed) Write([]byte) (int, error)        { return 0, net.ErrClosed }
-func (closed) Close() error                     { return nil }
-func (closed) SetWriteDeadline(time.Time) error { return nil }

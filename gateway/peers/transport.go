@@ -112,16 +112,15 @@ func (t *Transport) Dial(ctx context.Context, to Peer) (*Stream, error) {
 	c := id.client()
 	c.ServerName = to.Name
 	s := &socket{Conn: conn, fd: -1}
-	secure, err := t.open(ctx, tls.Client(s, c), s, conn.(*net.TCPConn), func() {})
-	if err != nil {
+	secure := tls.Client(s, c)
+	if err := t.open(ctx, secure, s, conn.(*net.TCPConn), func() {}); err != nil {
 		return nil, fmt.Errorf("stream with %s: %w", to.Name, err)
 	}
 	return newStream(to.Name, s, secure), nil
 }
 
 // open shakes hands, and takes the socket into Wait. It closes the socket on an error.
-func (t *Transport) open(ctx context.Context, secure *tls.Conn, s *socket, tcp *net.TCPConn, done func(),
-) (*tls.Conn, error) {
+func (t *Transport) open(ctx context.Context, secure *tls.Conn, s *socket, tcp *net.TCPConn, done func()) error {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	err := secure.HandshakeContext(ctx)
@@ -133,9 +132,8 @@ func (t *Transport) open(ctx context.Context, secure *tls.Conn, s *socket, tcp *
 	}
 	if err != nil {
 		_ = s.Close()
-		return nil, err
 	}
-	return secure, nil
+	return err
 }
 
 func newStream(name string, s *socket, secure *tls.Conn) *Stream {
@@ -170,8 +168,8 @@ func (t *Transport) Serve(ctx context.Context, l net.Listener, handle func(from 
 
 func (t *Transport) accept(ctx context.Context, c *admitted, handle func(Peer, *Stream) error) error {
 	s := &socket{Conn: c, fd: -1}
-	secure, err := t.open(ctx, tls.Server(s, t.server()), s, c.Conn.(*net.TCPConn), c.release)
-	if err != nil {
+	secure := tls.Server(s, t.server())
+	if err := t.open(ctx, secure, s, c.Conn.(*net.TCPConn), c.release); err != nil {
 		return err
 	}
 	from, err := peerOf(secure.ConnectionState(), t.c.Peers)

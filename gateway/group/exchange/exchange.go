@@ -300,39 +300,36 @@ func (x *Exchange) Run(ctx context.Context) {
 
 // receive reads the frames of a peer's streams. It returns true if there may be more.
 func (x *Exchange) receive(p *peer) (more bool) {
-	for i := 0; p.from != nil; i++ {
-		if i == framesInTurn {
-			more = true
-			break
-		}
-		frame, err := p.from.Receive()
-		if err == nil && frame == nil {
-			break
-		}
-		if err == nil {
-			err = p.receiver.Receive(frame)
-		}
-		if err != nil {
+	if p.from != nil {
+		full, err := drain(p.from, p.receiver.Receive)
+		if more = full; err != nil {
 			x.endFrom(p, err)
 		}
 	}
-	for i := 0; p.to != nil; i++ {
-		if i == framesInTurn {
-			return true
-		}
-		frame, err := p.to.Receive()
-		if err == nil && frame == nil {
-			break
-		}
-		if err == nil {
+	if p.to != nil {
+		full, err := drain(p.to, func(frame []byte) error {
 			p.heard = x.now()
-			err = p.sender.Receive(frame, p.heard)
-		}
-		if err != nil {
+			return p.sender.Receive(frame, p.heard)
+		})
+		if more = more || full; err != nil {
 			x.endTo(p, err)
 		}
 	}
 	return more
+}
+
+// drain gives the frames that have come on a stream to take. It returns true if there may be more.
+func drain(s Stream, take func(frame []byte) error) (more bool, err error) {
+	for range framesInTurn {
+		frame, err := s.Receive()
+		if err != nil || frame == nil {
+			return false, err
+		}
+		if err := take(frame); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // serve does for a peer whatever is due. It returns true if there may be more to send.
