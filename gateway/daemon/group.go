@@ -108,7 +108,7 @@ func (d *Daemon) groupView() *status.GroupView {
 		return nil
 	}
 	v := d.group.View()
-	errs, listener, _ := d.group.Errors()
+	errs, listener := d.group.Errors()
 	view := &status.GroupView{Listener: listener, Complete: v.Complete, HeldPorts: v.HeldPorts,
 		Flows: map[string]uint64{}}
 	for i, m := range v.Members {
@@ -139,7 +139,7 @@ func (d *Daemon) groupConditions() (list []status.ConditionView) {
 		list = append(list, status.Failed("group", "other gateways cannot connect, so this one gets no copies of "+
 			"their flows: "+v.Listener))
 	}
-	if _, _, slow := d.group.Errors(); slow != "" {
+	if slow := d.group.Slow(); slow != "" {
 		list = append(list, status.Warning("group", "flows may be copied late while other processes use the CPUs: "+
 			slow))
 	}

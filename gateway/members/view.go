@@ -46,12 +46,18 @@ func (v *View) closed() bool {
 func (m *Members) View() *View { return m.view.Load() }
 
 // Errors returns why the last stream with each other gateway has ended, by its index in
-// View.Members; empty while it is in step. listener is why other gateways cannot connect, slow why
-// the exchange has no precedence over other processes.
-func (m *Members) Errors() (list []string, listener, slow string) {
+// View.Members; empty while it is in step. listener is why other gateways cannot connect.
+func (m *Members) Errors() (list []string, listener string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Clone(m.errs), m.listen, m.slow
+	return slices.Clone(m.errs), m.listen
+}
+
+// Slow returns why the exchange has no precedence over other processes, or nothing if it has.
+func (m *Members) Slow() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.slow
 }
 
 // Flows returns how many flows have begun, by whether other gateways had a copy before the client
