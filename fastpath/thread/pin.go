@@ -229,12 +229,18 @@ func RealTime() error {
 	if a.Policy != unix.SCHED_NORMAL {
 		return errPolicy
 	}
-	a.Policy, a.Priority, a.Nice, a.Runtime = unix.SCHED_RR, lowestRealTime+1, 0, 0
-	a.Flags |= unix.SCHED_FLAG_RESET_ON_FORK
+	a.Nice = 0
+	makeRealTime(a, lowestRealTime+1)
 	if err := unix.SchedSetAttr(0, a, 0); err != nil {
 		return fmt.Errorf("make a thread a real-time thread: %w (it needs CAP_SYS_NICE or RLIMIT_RTPRIO)", err)
 	}
 	return nil
+}
+
+// makeRealTime sets the attributes that make a thread a real-time thread.
+func makeRealTime(a *unix.SchedAttr, priority uint32) {
+	a.Policy, a.Priority, a.Runtime = unix.SCHED_RR, priority, 0
+	a.Flags |= unix.SCHED_FLAG_RESET_ON_FORK // threads that it creates are not real-time threads
 }
 
 // errPolicy: an administrator has chosen the policy on purpose.
@@ -249,8 +255,7 @@ func (g *Group) schedule(tid int, p Priority, slice time.Duration) error {
 	}
 	a.Policy, a.Priority, a.Nice, a.Runtime = unix.SCHED_NORMAL, 0, int32(p.Nice), uint64(slice)
 	if p.RealTime {
-		a.Policy, a.Priority, a.Runtime = unix.SCHED_RR, lowestRealTime, 0
-		a.Flags |= unix.SCHED_FLAG_RESET_ON_FORK // threads that it creates are not real-time threads
+		makeRealTime(a, lowestRealTime)
 	}
 	return unix.SchedSetAttr(tid, a, 0)
 }

@@ -143,8 +143,9 @@ func testSetPriority(t *testing.T, other Priority, granted func(priority) bool) 
 	}
 }
 
-// TestRealTimeIsNotInherited: a thread created by a worker's thread is not a real-time thread.
-func TestRealTimeIsNotInherited(t *testing.T) {
+// realTimeHere returns a group whose only pinned goroutine is the caller, on a real-time thread.
+func realTimeHere(t *testing.T) *Group {
+	t.Helper()
 	g, cpu := group(t)
 	p := Priority{RealTime: true}
 	if err := g.SetPriority(p); err != nil {
@@ -152,6 +153,12 @@ func TestRealTimeIsNotInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	pinHere(t, g, cpu)
+	return g
+}
+
+// TestRealTimeIsNotInherited: a thread created by a worker's thread is not a real-time thread.
+func TestRealTimeIsNotInherited(t *testing.T) {
+	realTimeHere(t)
 	// A child process inherits in the same way as a thread (sched_fork, kernel/sched/core.c).
 	child := exec.Command("sleep", "60")
 	if err := child.Start(); err != nil {
@@ -163,16 +170,10 @@ func TestRealTimeIsNotInherited(t *testing.T) {
 	}
 }
 
-// TestRealTime: the calling thread is a real-time thread before those of workers, its children are
-// none, and Tidy leaves it alone.
+// TestRealTime: the thread has a higher real-time priority than a worker's, does not pass it on to
+// its children, and is left alone by Tidy.
 func TestRealTime(t *testing.T) {
-	g, cpu := group(t)
-	p := Priority{RealTime: true}
-	if err := g.SetPriority(p); err != nil {
-		skipIfRefused(t, p, err)
-		t.Fatal(err)
-	}
-	pinHere(t, g, cpu)
+	g := realTimeHere(t)
 	made, release := make(chan int), make(chan struct{})
 	defer close(release)
 	go Own(func() {
