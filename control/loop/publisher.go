@@ -21,7 +21,9 @@ func NewPublisher(handle *services.Handle, workers []*stats.Block) *Publisher {
 func (p *Publisher) Publish(s *services.Snapshot) {
 	for _, w := range p.workers {
 		w.Backends.Ensure(s.BackendIndexes())
-		w.Times.Ensure(s.BackendIndexes()) // of all workers
+	}
+	if len(p.workers) > 0 {
+		p.workers[0].Times.Ensure(s.BackendIndexes()) // all workers share it
 	}
 	p.handle.Store(s)
 }
