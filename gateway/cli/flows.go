@@ -132,9 +132,8 @@ func (s *session) flowsCommand() *cobra.Command {
 	s.watched(c)
 	c.Flags().IntVar(&limit, "limit", 0, "list at most this number of flows; 0: all")
 	c.Flags().BoolVar(&count, "count", false, "print only the number of flows")
-	c.Flags().Var(wordFlag{&sorted, t.Names()}, "sort",
+	sortFlag(c, &sorted, t.Names(),
 		"list flows with the most of it first, by default 20: bytes, packets, age or another column")
-	must(c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(t.Names(), cobra.ShellCompDirectiveNoFileComp)))
 	s.flowFilters(c, &filter)
 	c.AddCommand(s.flowsDeleteCommand(&filter))
 	return c

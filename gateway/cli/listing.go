@@ -35,9 +35,7 @@ func newListing[T any](s *session, c *cobra.Command, t *table.Table[T], more ...
 			names = append(names, name)
 		}
 	}
-	c.Flags().Var(wordFlag{&l.sort, names}, "sort", "sort by a column, the greatest number first: "+
-		strings.Join(names, ", "))
-	must(c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp)))
+	sortFlag(c, &l.sort, names, "sort by a column, the greatest number first: "+strings.Join(names, ", "))
 	if t.Counts() {
 		c.Flags().BoolVar(&l.rates, "rate", false, "show counters per second, by two answers")
 	}
@@ -45,10 +43,16 @@ func newListing[T any](s *session, c *cobra.Command, t *table.Table[T], more ...
 	return l
 }
 
+// sortFlag adds the flag --sort.
+func sortFlag(c *cobra.Command, to *string, columns []string, usage string) {
+	c.Flags().Var(wordFlag{to, columns}, "sort", usage)
+	must(c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(columns, cobra.ShellCompDirectiveNoFileComp)))
+}
+
 // rateEvery is the time between the two answers of --rate without --watch.
 const rateEvery = time.Second
 
-// show asks for the list and prints it. ask also prints notes.
+// show calls ask for the list, and prints it. Notes about the list are printed by ask.
 func (l *listing[T]) show(ctx context.Context, ask func() ([]T, error)) error {
 	if l.rates && !l.s.format.text() {
 		return usageError{errors.New("--rate is for tables: -o json and -o yaml have the counters")}
@@ -92,8 +96,7 @@ func (l *listing[T]) form() table.Form {
 	return table.Form{Wide: l.s.format == formatWide, Rates: l.rates, Sort: l.sort}
 }
 
-// printTable prints a list. Its cells are cut to the width of a terminal, unless all of them were
-// asked for.
+// printTable prints a list. Its cells are cut to the width of a terminal, except in the wide form.
 func printTable[T any](s *session, r *rows, t *table.Table[T], list []T, f table.Form) {
 	width, _ := s.terminal()
 	if f.Wide {

@@ -37,7 +37,8 @@ func (s *session) servicesCommand() *cobra.Command {
 		return s.ask(func(client *status.Client) error {
 			ask := func() ([]status.ServiceView, error) { return s.services(c.Context(), client, only.with(args)) }
 			if times.chosen {
-				return serviceTimes(c.Context(), s, client, times, list, ask)
+				return showTimes(c.Context(), client, times, list, ask, serviceTimesTable(),
+					func(all *status.AllTimesView) []status.ServiceTimesView { return all.Services })
 			}
 			return list.show(c.Context(), ask)
 		})
@@ -66,9 +67,7 @@ func (s *session) services(ctx context.Context, client *status.Client, args []st
 func serviceTable() *table.Table[status.ServiceView] {
 	type view = status.ServiceView
 	return &table.Table[view]{
-		Key: func(v *view) string {
-			return v.Namespace + "/" + v.Name + ":" + servicePort(v.PortName, v.Port, v.Protocol)
-		},
+		Key:    func(v *view) string { return servicePortKey(v.Namespace, v.Name, v.PortName, v.Port, v.Protocol) },
 		Urgent: func(v *view) bool { return v.Usable == 0 },
 		Columns: []table.Column[view]{
 			{Name: "NAMESPACE", Text: func(v *view) string { return v.Namespace }},
@@ -175,6 +174,11 @@ func servicePort(name string, port uint16, protocol string) string {
 	return fmt.Sprintf("%d/%s", port, protocol)
 }
 
+// servicePortKey is a table's Key of a service port.
+func servicePortKey(namespace, service, portName string, port uint16, protocol string) string {
+	return namespace + "/" + service + ":" + servicePort(portName, port, protocol)
+}
+
 func (s *session) backendsCommand() *cobra.Command {
 	var only serviceFlag
 	c := &cobra.Command{
@@ -197,7 +201,8 @@ func (s *session) backendsCommand() *cobra.Command {
 		return s.ask(func(client *status.Client) error {
 			ask := func() ([]status.BackendView, error) { return s.backends(c.Context(), client, only.with(args)) }
 			if times.chosen {
-				return backendTimes(c.Context(), s, client, times, list, ask)
+				return showTimes(c.Context(), client, times, list, ask, backendTimesTable(),
+					func(all *status.AllTimesView) []status.BackendTimesView { return all.Backends })
 			}
 			return list.show(c.Context(), ask)
 		})
@@ -248,8 +253,7 @@ func backendTable() *table.Table[status.BackendView] {
 	type view = status.BackendView
 	return &table.Table[view]{
 		Key: func(v *view) string {
-			return v.Namespace + "/" + v.Service + ":" + servicePort(v.PortName, v.Port, v.Protocol) + " " +
-				v.Address.String()
+			return servicePortKey(v.Namespace, v.Service, v.PortName, v.Port, v.Protocol) + " " + v.Address.String()
 		},
 		Urgent: func(v *view) bool { return !v.NewFlows || v.Health != nil && v.Health.Down },
 		Columns: []table.Column[view]{

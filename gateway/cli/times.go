@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"time"
@@ -33,13 +32,7 @@ func newTimesFlags(c *cobra.Command) *timesFlags {
 	c.Long += timesHelp
 	c.Flags().BoolVar(&f.chosen, "time", false, "how long endpoints took to answer, repeated SYNs and resets")
 	c.Flags().DurationVar(&f.over, "over", 0, "with --time: of this long from now, not since the daemon's start")
-	check := c.PreRunE
-	c.PreRunE = func(c *cobra.Command, args []string) error {
-		if check != nil {
-			if err := check(c, args); err != nil {
-				return err
-			}
-		}
+	c.PreRunE = func(*cobra.Command, []string) error {
 		switch {
 		case f.over < 0:
 			return usageError{fmt.Errorf("--over is %v: give a time such as 10s", f.over)}
@@ -68,37 +61,9 @@ func (f *timesFlags) ask(ctx context.Context, client *status.Client) (v status.A
 	return v.Since(&before), nil
 }
 
-// portOf identifies a service port.
-type portOf struct{ namespace, service, port string }
-
-// backendTimes prints the times of the endpoints that ask returns.
-func backendTimes(ctx context.Context, s *session, client *status.Client, f *timesFlags,
-	l *listing[status.BackendView], ask func() ([]status.BackendView, error)) error {
-	type endpoint struct {
-		portOf
-		address netip.AddrPort
-	}
-	return showTimes(ctx, s, client, f, l, backendTimesTable(), ask, func(v *status.BackendView) endpoint {
-		return endpoint{portOf{v.Namespace, v.Service, v.PortName}, v.Address}
-	}, func(all *status.AllTimesView) []status.BackendTimesView { return all.Backends },
-		func(v *status.BackendTimesView) endpoint {
-			return endpoint{portOf{v.Namespace, v.Service, v.PortName}, v.Address}
-		})
-}
-
-// serviceTimes prints the times of the service ports that ask returns.
-func serviceTimes(ctx context.Context, s *session, client *status.Client, f *timesFlags,
-	l *listing[status.ServiceView], ask func() ([]status.ServiceView, error)) error {
-	return showTimes(ctx, s, client, f, l, serviceTimesTable(), ask, func(v *status.ServiceView) portOf {
-		return portOf{v.Namespace, v.Name, v.PortName}
-	}, func(all *status.AllTimesView) []status.ServiceTimesView { return all.Services },
-		func(v *status.ServiceTimesView) portOf { return portOf{v.Namespace, v.Service, v.PortName} })
-}
-
-// showTimes prints the times of the rows whose identities ask's rows have.
-func showTimes[R, T any, ID comparable](ctx context.Context, s *session, client *status.Client, f *timesFlags,
-	l *listing[R], t *table.Table[T], ask func() ([]R, error), idOf func(*R) ID,
-	of func(*status.AllTimesView) []T, id func(*T) ID) error {
+// showTimes prints the times of the rows that ask returns. Both tables have the same Key for a row.
+func showTimes[R, T any](ctx context.Context, client *status.Client, f *timesFlags, l *listing[R],
+	ask func() ([]R, error), t *table.Table[T], of func(*status.AllTimesView) []T) error {
 	if l.rates {
 		return usageError{errors.New("--rate and --time exclude each other: --over limits times to the next seconds")}
 	}
@@ -109,23 +74,23 @@ func showTimes[R, T any, ID comparable](ctx context.Context, s *session, client 
 	if err != nil {
 		return err
 	}
-	chosen := make(map[ID]bool)
+	chosen := make(map[string]bool)
 	for i := range selected {
-		chosen[idOf(&selected[i])] = true
+		chosen[l.table.Key(&selected[i])] = true
 	}
 	all, err := f.ask(ctx, client)
 	if err != nil {
 		return err
 	}
-	list := slices.DeleteFunc(of(&all), func(v T) bool { return !chosen[id(&v)] })
+	list := slices.DeleteFunc(of(&all), func(v T) bool { return !chosen[t.Key(&v)] })
 	t.Sort(list, l.sort)
-	return s.print(list, func(r *rows) { printTable(s, r, t, list, l.form()) })
+	return l.s.print(list, func(r *rows) { printTable(l.s, r, t, list, l.form()) })
 }
 
 func serviceTimesTable() *table.Table[status.ServiceTimesView] {
 	type view = status.ServiceTimesView
 	return &table.Table[view]{
-		Key: func(v *view) string { return v.Namespace + "/" + v.Service + ":" + portText(v) },
+		Key: timesKey,
 		Columns: append([]table.Column[view]{
 			{Name: "NAMESPACE", Text: func(v *view) string { return v.Namespace }},
 			{Name: "SERVICE", Text: func(v *view) string { return v.Service }},
@@ -137,9 +102,7 @@ func serviceTimesTable() *table.Table[status.ServiceTimesView] {
 func backendTimesTable() *table.Table[status.BackendTimesView] {
 	type view = status.BackendTimesView
 	return &table.Table[view]{
-		Key: func(v *view) string {
-			return v.Namespace + "/" + v.Service + ":" + portText(&v.ServiceTimesView) + " " + v.Address.String()
-		},
+		Key: func(v *view) string { return timesKey(&v.ServiceTimesView) + " " + v.Address.String() },
 		Columns: append([]table.Column[view]{
 			{Name: "NAMESPACE", Show: table.Wide, Text: func(v *view) string { return v.Namespace }},
 			{Name: "SERVICE", Text: func(v *view) string { return v.Service }},
@@ -147,6 +110,10 @@ func backendTimesTable() *table.Table[status.BackendTimesView] {
 			{Name: "BACKEND", Text: func(v *view) string { return v.Address.String() }},
 		}, timesColumns(func(v *view) *status.TimesView { return &v.TimesView })...),
 	}
+}
+
+func timesKey(v *status.ServiceTimesView) string {
+	return servicePortKey(v.Namespace, v.Service, v.PortName, v.Port, v.Protocol)
 }
 
 func portText(v *status.ServiceTimesView) string { return servicePort("", v.Port, v.Protocol) }

@@ -25,7 +25,8 @@ func (s *session) topCommand() *cobra.Command {
 		Use:   "top",
 		Short: "Show the gateway live, on the whole terminal",
 		Long: "top lists the node, Services, backends, clients, drops, workers and routes of VIPs, read again each\n" +
-			"second. `?` lists its keys. It needs a terminal, changes nothing, and obeys NO_COLOR. Scripts use --watch and -o json of the other commands.",
+			"second. `?` lists its keys. It needs a terminal, changes nothing, and obeys NO_COLOR. Scripts use " +
+			"--watch and -o json of the other commands.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !s.format.text() {
