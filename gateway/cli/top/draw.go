@@ -82,17 +82,13 @@ func (m *Model) drawHead(s tcell.Screen, width int) {
 
 func (m *Model) drawTabs(s tcell.Screen, width int) {
 	m.tabs = m.tabs[:0]
-	x, n := 0, 0
-	for i := range m.screens {
-		if m.screens[i].Hidden {
-			continue
-		}
-		n++
-		style, name := plain, m.screens[i].Name
+	x := 0
+	for i, name := range m.tabNames() {
+		style := plain
 		if name == m.views[0].screen.Name {
 			style = chosen
 		}
-		end := put(s, x, tabsAt, width-x, " "+strconv.Itoa(n)+" "+name+" ", style)
+		end := put(s, x, tabsAt, width-x, " "+strconv.Itoa(i+1)+" "+name+" ", style)
 		m.tabs = append(m.tabs, span{x, end, name})
 		x = end + 1
 	}

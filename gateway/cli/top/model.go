@@ -93,14 +93,19 @@ func (m *Model) show(name string) {
 	m.open(&m.screens[i], "")
 }
 
-// next shows the screen that is so many after the first open one.
-func (m *Model) next(step int) {
-	var names []string
+// tabNames lists the screens that are not hidden.
+func (m *Model) tabNames() (names []string) {
 	for i := range m.screens {
 		if !m.screens[i].Hidden {
 			names = append(names, m.screens[i].Name)
 		}
 	}
+	return names
+}
+
+// next shows the screen that is so many after the first open one.
+func (m *Model) next(step int) {
+	names := m.tabNames()
 	at := slices.Index(names, m.views[0].screen.Name)
 	m.show(names[(at+step+len(names))%len(names)])
 }
@@ -194,14 +199,8 @@ func (m *Model) command(r rune) {
 	case 'k':
 		m.move(tcell.KeyUp)
 	default:
-		shown := 0
-		for i := range m.screens {
-			if !m.screens[i].Hidden {
-				if shown++; r == rune('0'+shown) {
-					m.show(m.screens[i].Name)
-					return
-				}
-			}
+		if names := m.tabNames(); r >= '1' && int(r-'1') < len(names) {
+			m.show(names[r-'1'])
 		}
 	}
 }
