@@ -182,6 +182,15 @@ func (l *groupLab) inStep() {
 	}
 }
 
+// connect opens connections to the VIPs of both families.
+func (l *groupLab) connect(flows int) *topo.Flows {
+	l.t.Helper()
+	load, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Flows: flows, Interval: 50 * time.Millisecond,
+		Timeout: machine.Slower(20 * time.Second), Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}})
+	l.must(err)
+	return load
+}
+
 // TestGatewayOfGroupDies: one of two gateways is killed, and its connections go on at the other
 // one, and back when it has returned: with its flow table, and after a loss of its memory.
 func TestGatewayOfGroupDies(t *testing.T) {
@@ -191,11 +200,7 @@ func TestGatewayOfGroupDies(t *testing.T) {
 	l.sourcesBy(0, 0)
 	l.sourcesBy(1, 1)
 	l.inStep()
-	targets := []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(vip4), webPort),
-		netip.AddrPortFrom(netip.MustParseAddr(vip6), webPort)}
-	load, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: targets, Flows: flows,
-		Interval: 50 * time.Millisecond, Timeout: machine.Slower(20 * time.Second)})
-	l.must(err)
+	load := l.connect(flows)
 	goOn := func(when string) {
 		t.Helper()
 		began := time.Now()
@@ -221,8 +226,8 @@ func TestGatewayOfGroupDies(t *testing.T) {
 	l.sourcesBy(0, 1)
 	goOn("after the death of the first gateway")
 	l.group(1, "without the other one", func(v *status.GroupView) bool { return !v.Members[0].HasOurFlows })
-	more, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: targets, Flows: 20,
-		Interval: 50 * time.Millisecond})
+	more, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Flows: 20, Interval: 50 * time.Millisecond,
+		Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}})
 	l.must(err)
 	l.must(more.AnsweredAgain(l.ctx, machine.Slower(20*time.Second), 2))
 
@@ -298,11 +303,7 @@ func TestGatewayOfGroupHandsOver(t *testing.T) {
 	l.sourcesBy(0, 0)
 	l.sourcesBy(1, 1)
 	l.inStep()
-	load, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Flows: flows, Interval: 50 * time.Millisecond,
-		Timeout: machine.Slower(20 * time.Second), Targets: []netip.AddrPort{
-			netip.AddrPortFrom(netip.MustParseAddr(vip4), webPort),
-			netip.AddrPortFrom(netip.MustParseAddr(vip6), webPort)}})
-	l.must(err)
+	load := l.connect(flows)
 	l.must(load.AnsweredAgain(l.ctx, machine.Slower(20*time.Second), 2))
 	for range 2 {
 		l.must(l.gates[0].LaunchNext())
@@ -354,11 +355,7 @@ func TestGroupIsSwitchedOn(t *testing.T) {
 	l.sourcesBy(1, 1)
 	l.inStep()
 	open := func() *topo.Flows {
-		load, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Flows: flows, Interval: 50 * time.Millisecond,
-			Timeout: machine.Slower(20 * time.Second), Targets: []netip.AddrPort{
-				netip.AddrPortFrom(netip.MustParseAddr(vip4), webPort),
-				netip.AddrPortFrom(netip.MustParseAddr(vip6), webPort)}})
-		l.must(err)
+		load := l.connect(flows)
 		l.must(load.AnsweredAgain(l.ctx, machine.Slower(20*time.Second), 2))
 		return load
 	}
