@@ -60,7 +60,8 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// TestDiffOfGroup: a change of the list of gateways names those that it concerns.
+// TestDiffOfGroup: a change of the list of gateways names the gateways that were added, removed or
+// changed.
 func TestDiffOfGroup(t *testing.T) {
 	const b = "{Name:gw-b Address:192.0.2.2:9473 Sources:[198.51.100.3 198.51.100.4 2001:db8:f::3 2001:db8:f::4]}"
 	const c = "{Name:gw-c Address:192.0.2.3:9473 Sources:[198.51.100.5 198.51.100.6 2001:db8:f::5 2001:db8:f::6]}"

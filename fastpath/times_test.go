@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestTimes: what is counted of a connection and of a question at two workers, by the backend.
+// TestTimes: two workers count the times of a connection and of a question for its backend.
 func TestTimes(t *testing.T) {
 	const syn, ack, rst = headertest.SYN, headertest.ACK, headertest.RST
 	l := newLab(t, labConfig{workers: 2})
@@ -27,7 +27,7 @@ func TestTimes(t *testing.T) {
 		p.Seq, p.Ack, p.Payload = seq, acked, []byte(payload)
 		return p
 	}
-	// The workers take a microsecond for each packet, of which the last one counts.
+	// Each send takes another microsecond of the clock.
 	const isn, ms = 1000, time.Millisecond
 	out := pass(0, 0, segment(client, vip, syn, 7, 0, ""))
 	from, _ := ends(&out.Tuple)

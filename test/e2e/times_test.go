@@ -162,8 +162,8 @@ func (l *lab) wantTimes(what string, h *status.HistogramView, n int, client time
 	l.t.Logf("%s: mean %v, median %v, the client's mean %v", what, mean, median, client)
 }
 
-// TestTimes: what the gateway measures of a backend that answers late, loses SYNs and resets is
-// what the client's kernel measures.
+// TestTimes: the gateway's times of a backend that answers late, loses SYNs and resets agree
+// with the times that the client's kernel measures.
 func TestTimes(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, labConfig{
