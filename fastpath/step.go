@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/decide"
-	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/flowtable"
 )
 
@@ -24,6 +23,7 @@ func (w *Worker) Step(now uint64) int {
 			continue
 		}
 		moved += n
+		w.load()
 		w.count(i, n)
 		if w.pieces.suspects != 0 {
 			w.pieces.refute(i, w.b.desc[:n])
@@ -52,17 +52,18 @@ func (w *Worker) Step(now uint64) int {
 	return moved
 }
 
-// begin starts a step: the whole step uses one clock value, one snapshot and one view.
+// begin starts a step. The whole step uses one clock value.
 func (w *Worker) begin(now flowtable.Time) {
 	w.planner.Now, w.ticks, w.budget.flows = now, now.Ticks(), OpensPerStep
 	w.hops.mayDisplace = displacedPerStep
 	w.flows.Enter(now)
-	w.planner.Snap = w.c.Services.Load()
 	w.planner.Silent = w.c.Copies != nil && !w.c.Copies.MayReset(uint64(now))
-	w.enter(w.c.Hops.View())
-	if w.planner.Snap != nil {
-		w.stats.Backends.Expect(w.planner.Snap.BackendIndexes())
+	w.budget.packets = min(2*w.budget.packets, BatchSize)
+	if w.planner.Rebound > groupSize {
+		w.budget.packets = packetsPerBinding
 	}
+	w.planner.Rebound = 0
+	w.load()
 }
 
 // packetsPerBinding is the number of packets that a step takes from a link while their flows must
@@ -70,16 +71,22 @@ func (w *Worker) begin(now flowtable.Time) {
 // they delay other packets by less than 50 us.
 const packetsPerBinding = 64
 
-// enter sets the step's view, and how many packets the step takes from each link.
-func (w *Worker) enter(view *nexthop.View) {
-	binding := decide.BindingOf(w.planner.Snap, view)
-	switch {
-	case w.planner.Binding != 0 && w.planner.Binding != binding || w.planner.Rebound > groupSize:
-		w.budget.packets = packetsPerBinding
-	case w.budget.packets < BatchSize:
-		w.budget.packets *= 2
+// load loads the newest snapshot and view. A step calls it after each Receive: the worker that
+// forwarded a request had loaded its snapshot and view before the reply arrived, so a reply is
+// never handled with older ones, which may lack its endpoint or next hop.
+func (w *Worker) load() {
+	snap, view := w.c.Services.Load(), w.c.Hops.View()
+	if snap == w.planner.Snap && view == w.planner.View {
+		return
 	}
-	w.planner.View, w.planner.Binding, w.planner.Rebound = view, binding, 0
+	binding := decide.BindingOf(snap, view)
+	if w.planner.Binding != 0 && w.planner.Binding != binding {
+		w.budget.packets = packetsPerBinding
+	}
+	w.planner.Snap, w.planner.View, w.planner.Binding = snap, view, binding
+	if snap != nil {
+		w.stats.Backends.Expect(snap.BackendIndexes())
+	}
 }
 
 // openParked handles parked packets until the step's budget is spent, and returns how many it
