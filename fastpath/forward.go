@@ -14,6 +14,9 @@ func (w *Worker) forward(p *packet, ref flowtable.Ref, side flowtable.Side) deci
 	if w.flows.Direct(ref) {
 		return w.forwardDirect(p, ref, side)
 	}
+	if w.c.Copies != nil && side == flowtable.ClientSide && w.othersSegment(p, ref) {
+		return drop(reason.NoFlow)
+	}
 	proxied := p.Tuple.Proto == header.ProtoTCP && w.flows.Flow(ref).Proxied()
 	if proxied && side == flowtable.ClientSide {
 		return w.forwardProxied(p, ref)
@@ -23,9 +26,6 @@ func (w *Worker) forward(p *packet, ref flowtable.Ref, side flowtable.Side) deci
 		if ref, v = w.replyProxied(p, ref); ref == 0 {
 			return v
 		}
-	}
-	if w.c.Copies != nil && side == flowtable.ClientSide && w.othersSegment(p, ref) {
-		return drop(reason.NoFlow)
 	}
 	s := w.verified(p, ref, side) // deliver rewrites the packet and may give its frame away
 	if side == flowtable.ReplySide {

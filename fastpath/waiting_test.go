@@ -17,7 +17,11 @@ import (
 func groupLab(t testing.TB, c labConfig) (l *lab, decide func(copies.Outcome)) {
 	c.workers = max(1, c.workers)
 	c.board = copies.NewBoard(c.workers, func() {})
+	edit := c.edit
 	c.edit = func(b *services.Builder) {
+		if edit != nil {
+			edit(b)
+		}
 		b.Settings().Group4 = addr(groupSource)
 		b.SetAddr(addr(groupSource), services.AddrSNAT)
 		b.Settings().ResetUnknown = true
@@ -114,7 +118,13 @@ func TestWaitingAtShutdown(t *testing.T) {
 // TestOthersSegment: a segment that does not acknowledge the backend's SYN belongs to another
 // gateway's connection, and gets no answer.
 func TestOthersSegment(t *testing.T) {
-	l, decide := groupLab(t, labConfig{})
+	for name, edit := range map[string]func(*services.Builder){"plain": nil, "PROXY protocol": proxied} {
+		t.Run(name, func(t *testing.T) { testOthersSegment(t, labConfig{edit: edit}) })
+	}
+}
+
+func testOthersSegment(t *testing.T, c labConfig) {
+	l, decide := groupLab(t, c)
 	nic := l.workers[0].nic
 	segment := func(ack uint32) {
 		p := headertest.TCP(join(client4, 1000), join(vip4, 80), headertest.ACK)
