@@ -100,4 +100,8 @@ func TestPageOfGroup(t *testing.T) {
 	if m := got(); n != 9 || err != nil || !maps.Equal(m, map[uint16]string{10: "copy"}) {
 		t.Errorf("%d flows are deleted, and %v are left: %v", n, m, err)
 	}
+	n, err = r.DeleteClients(t.Context(), func(a netip.Addr) bool { return a == client.Netip() })
+	if m := got(); n != 0 || err != nil || !maps.Equal(m, map[uint16]string{10: "copy"}) {
+		t.Errorf("%d flows of a client are deleted, and %v are left: %v", n, m, err)
+	}
 }

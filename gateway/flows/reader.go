@@ -146,9 +146,12 @@ func (r *Reader) Delete(ctx context.Context, f *status.FlowFilter) (int, error) 
 	})
 }
 
-// DeleteClients ends the flows of the clients that match, and returns their number.
+// DeleteClients ends the flows of the clients that match, and returns their number. Copies stay, as
+// in Delete.
 func (r *Reader) DeleteClients(ctx context.Context, match func(netip.Addr) bool) (int, error) {
-	return r.delete(ctx, flowtable.EndDeleted, func(i *flowtable.Info) bool { return match(i.Client.Src.Netip()) })
+	return r.delete(ctx, flowtable.EndDeleted, func(i *flowtable.Info) bool {
+		return i.CopyOf == 0 && match(i.Client.Src.Netip())
+	})
 }
 
 // EndAll ends all flows, because the gateway ends and leaves none behind.
