@@ -150,6 +150,65 @@ func TestHeldPortsOutliveTheProcess(t *testing.T) {
 	}
 }
 
+// TestHeldPortsWithoutGroup: a process without a group frees the ports that the one before it held.
+func TestHeldPortsWithoutGroup(t *testing.T) {
+	c := Config{IPv4Flows: 100, IPv6Flows: 100, Timeouts: DefaultTimeouts(), Group: true}
+	alone := c
+	alone.Group = false
+	for _, v6 := range []bool{false, true} {
+		for name, next := range map[string]func(mem []byte, old *Table) (*Table, error){
+			"killed": func(mem []byte, _ *Table) (*Table, error) {
+				tb, _, err := Recover(mem, alone, bootTime)
+				return tb, err
+			},
+			"handed over": func(mem []byte, old *Table) (*Table, error) {
+				used, err := old.Used()
+				if err != nil {
+					return nil, err
+				}
+				tb, err := Share(mem, alone)
+				if err == nil {
+					err = tb.Assume(used, bootTime)
+				}
+				return tb, err
+			},
+		} {
+			size, err := Size(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mem := heapMemory(size)
+			old, err := New(mem, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, _ := old.Register()
+			h.Enter(bootTime)
+			r, stays := h.mustCreate(t, bootTime, tracked(v6, 1)), tracked(v6, 3)
+			reply := h.reply(r)
+			h.Tell(r)
+			h.Delete(r)
+			h.mustCreate(t, bootTime, stays)
+			h.Leave()
+			tb, err := next(mem, old)
+			if err != nil {
+				t.Fatal(err)
+			}
+			validate(t, tb)
+			h, _ = tb.Register()
+			h.Enter(bootTime)
+			again := onlyPort(newFlow(header.ProtoTCP, v6, 2), reply)
+			if _, s := h.Create(bootTime, &again); s != Created || tb.HeldPorts() != 0 {
+				t.Errorf("%s: the port is asked for: %v; %d held ports", name, s, tb.HeldPorts())
+			}
+			if r, _ := h.lookup(&stays.Client, bootTime); r == 0 {
+				t.Errorf("%s: the flow that lives is gone", name)
+			}
+			validate(t, tb)
+		}
+	}
+}
+
 func TestHoldPort(t *testing.T) {
 	tb, h := groupTable(t, 100, 0)
 	rec := foreign(false, 1, Established)

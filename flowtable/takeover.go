@@ -81,8 +81,14 @@ func (t *Table) assume(a *arena, used uint32, now Ticks) {
 		if f.owner.Load() != 0 { // a number of the previous process, see recoverFlow
 			f.owner.Store(0)
 		}
-		if m.Held() {
+		if m.Held() && t.Grouped() {
 			t.group.held[family(a.v6)].Add(1)
+			continue
+		}
+		if m.Held() { // nothing would release it
+			k := a.keyOf(i, ReplySide)
+			a.remove(t.secret.hash(a.v6, &k), slotOf(i, ReplySide))
+			f.meta.Store(0)
 			continue
 		}
 		if m.State() == None {
