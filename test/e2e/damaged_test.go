@@ -22,7 +22,7 @@ func TestFlowTableDamaged(t *testing.T) {
 	const open, flips = 500, 200
 	random := moments(t)
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, small: true})
-	flows := l.established(open, machine.Slower(15*time.Second), 2*time.Minute)
+	flows := l.establishedFor(open, machine.Slower(15*time.Second), 2*time.Minute)
 	if err := l.gate.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestFlowTableDamaged(t *testing.T) {
 	if err := l.gate.Start(l.ctx); err != nil {
 		t.Fatalf("%v\n%s", err, l.gate.Log())
 	}
-	l.answeredAgain(flows, time.Minute, "every connection has another answer, or is broken")
+	l.answeredAgain(flows)
 	broken := flows.Broken()
 	r := flows.Stop()
 	wrong := maps.Clone(r.Errors)

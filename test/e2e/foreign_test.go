@@ -25,7 +25,7 @@ func TestForeignTool(t *testing.T) {
 	const open = 100
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}, small: true,
 		damaging: true}) // the gateway's kernel gets packets for VIPs, which are not its addresses
-	flows := l.established(open, 20*time.Second, 2*time.Minute)
+	flows := l.established(open, 2*time.Minute)
 	program := l.xdpProgram("front0")
 	for _, fault := range []struct {
 		name  string
@@ -38,7 +38,7 @@ func TestForeignTool(t *testing.T) {
 	} {
 		fault.meet()
 		l.eventually(3*time.Second, fault.name+": served again", l.served)
-		l.answeredAgain(flows, 10*time.Second, "every connection has another answer")
+		l.answeredAgain(flows)
 		now := l.xdpProgram("front0")
 		if again := now != program; again != fault.again {
 			t.Errorf("%s: attached again %v, want %v", fault.name, again, fault.again)

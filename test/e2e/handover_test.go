@@ -51,6 +51,7 @@ func TestHandOver(t *testing.T) {
 // wantUnbroken ends established flows, none of which may have broken or missed an answer.
 func (l *lab) wantUnbroken(flows *topo.Flows, open int, after string) {
 	l.t.Helper()
+	l.answeredAgain(flows)
 	broken := flows.Broken()
 	r := flows.Stop()
 	l.t.Logf("%d established flows, %s: %d broken, %d answers", open, after, broken, r.Requests)

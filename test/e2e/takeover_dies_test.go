@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/test/bed/machine"
 	"sluice.dev/sluice/test/bed/topo"
 )
 
@@ -26,7 +25,7 @@ func TestTakeOverDies(t *testing.T) {
 	}
 	lifetime := time.Duration(runs)*10*time.Second + time.Minute
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, options: handsOver, lasts: lifetime})
-	flows := l.established(open, machine.Slower(20*time.Second), lifetime)
+	flows := l.established(open, lifetime)
 	ends := map[string]int{}
 	for run := range runs {
 		first := l.gate.PID()
@@ -62,7 +61,7 @@ func TestTakeOverDies(t *testing.T) {
 		// Two of three runs restart the gateway. Where one follows the other at once, on a machine
 		// that takes a second for it, TCP's retransmissions, ever more seldom, meet one restart or
 		// another until the client gives up.
-		l.answeredAgain(flows, machine.Slower(20*time.Second), "every connection has another answer")
+		l.answeredAgain(flows)
 	}
 	t.Logf("%d hand-overs: %v", runs, ends)
 	l.wantUnbroken(flows, open, "processes died in hand-overs")

@@ -159,7 +159,7 @@ func TestTakeOverOfStopped(t *testing.T) {
 		t.Run(moment, func(t *testing.T) {
 			l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, small: true, options: handsOver})
 			const open = 50
-			flows := l.established(open, time.Minute+stopped, 5*time.Minute)
+			flows := l.established(open, 5*time.Minute)
 			first := l.gate.PID()
 			times := strings.Count(l.gate.Log(), moment)
 			if err := l.gate.LaunchNext(); err != nil {

@@ -23,7 +23,7 @@ func TestTakeOverOtherTable(t *testing.T) {
 	t.Parallel()
 	const open = 50
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, small: true, options: handsOver})
-	flows := l.established(open, 20*time.Second, 5*time.Minute)
+	flows := l.established(open, 5*time.Minute)
 	small := l.gate.Configuration()
 	large := strings.Replace(small, "ipv4: 65536", "ipv4: 131072", 1)
 	for i, c := range []struct{ text, running, next string }{{large, "65536", "131072"}, {small, "131072", "65536"}} {
@@ -35,7 +35,7 @@ func TestTakeOverOtherTable(t *testing.T) {
 			!strings.Contains(why, c.next+" IPv4") {
 			t.Errorf("it says %q", why)
 		}
-		l.answeredAgain(flows, 20*time.Second, "every connection has another answer")
+		l.answeredAgain(flows)
 	}
 	l.wantUnbroken(flows, open, "tables of other sizes")
 	l.next() // the same again
@@ -104,7 +104,7 @@ func TestTakeOverOtherLayout(t *testing.T) {
 	}
 	const open = 50
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, small: true, options: handsOver})
-	flows := l.established(open, 20*time.Second, 5*time.Minute)
+	flows := l.established(open, 5*time.Minute)
 	later := laterVersion(t)
 	follow := func(round int, binary, running, next string) {
 		t.Helper()
@@ -117,16 +117,15 @@ func TestTakeOverOtherLayout(t *testing.T) {
 	}
 	follow(1, later, "3", "4")
 	l.logged("flow table has another size or version, flows moved", 1)
-	l.answeredAgain(flows, 20*time.Second, "every connection has another answer")
 	l.wantUnbroken(flows, open, "a later layout")
 	l.next() // the same again
-	flows = l.established(open, 20*time.Second, 5*time.Minute)
+	flows = l.established(open, 5*time.Minute)
 	follow(2, daemonBinary, "4", "3")
 	const lost = "version 4 of the table, this program has 3"
 	l.logged("the flow table in stateDir cannot be read ("+lost+")", 1)
 	flows.Stop()
 	l.wantServed("after flows that cannot be kept")
-	flows = l.established(open, 20*time.Second, 5*time.Minute)
+	flows = l.established(open, 5*time.Minute)
 	l.next()
 	l.wantUnbroken(flows, open, "back again")
 	l.handOverNoMore()
@@ -196,7 +195,7 @@ func TestTakeOverManyTimes(t *testing.T) {
 	const open, settled, rounds = 100, 10, 100
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, small: true, options: handsOver,
 		lasts: 30 * time.Minute})
-	flows := l.established(open, 20*time.Second, 30*time.Minute)
+	flows := l.established(open, 30*time.Minute)
 	var first, last held
 	for round := range rounds {
 		l.next()
