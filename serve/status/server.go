@@ -30,41 +30,31 @@ type Server struct {
 	closed   bool
 }
 
-// NewServer returns a server for a gateway.
+// NewServer returns a server for a gateway that answers every request.
 func NewServer(g Gateway, log *slog.Logger) *Server {
+	return newServer(g, log, func(_ *Server, r *route) http.HandlerFunc { return r.handle })
+}
+
+// NewReadServer returns a server for a gateway that refuses requests that change something, or that
+// return packets of clients. full is the path of the socket that answers them.
+func NewReadServer(g Gateway, log *slog.Logger, full string) *Server {
+	refusal := fmt.Errorf("this socket is for reading only: it answers no request that changes the gateway or returns "+
+		"packets; use --socket %s, as the user the daemon runs as (root)", full)
+	return newServer(g, log, func(s *Server, r *route) http.HandlerFunc {
+		if r.access == reads {
+			return r.handle
+		}
+		return func(w http.ResponseWriter, _ *http.Request) { s.fail(w, http.StatusForbidden, refusal) }
+	})
+}
+
+// newServer returns a server that answers each route by the handler that choose returns.
+func newServer(g Gateway, log *slog.Logger, choose func(*Server, *route) http.HandlerFunc) *Server {
 	s := &Server{gateway: g, log: log}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+root+"/services", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Services()) })
-	mux.HandleFunc("GET "+root+"/backends", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Backends()) })
-	mux.HandleFunc("GET "+root+"/times", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Times()) })
-	mux.HandleFunc("GET "+root+"/stats", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Stats()) })
-	mux.HandleFunc("GET "+root+"/source-ports", func(w http.ResponseWriter, _ *http.Request) {
-		s.reply(w, g.SourcePorts())
-	})
-	mux.HandleFunc("GET "+root+"/status", s.status)
-	mux.HandleFunc("GET "+root+"/explain", s.explain)
-	mux.HandleFunc("GET "+root+"/flows", s.flows)
-	mux.HandleFunc("DELETE "+root+"/flows", s.deleteFlows)
-	mux.HandleFunc("POST "+root+"/captures", s.capture)
-	mux.HandleFunc("PUT "+root+"/drains/{backend...}", func(w http.ResponseWriter, r *http.Request) {
-		s.drain(w, r,
-			true)
-	})
-	mux.HandleFunc("DELETE "+root+"/drains/{backend...}", func(w http.ResponseWriter, r *http.Request) {
-		s.drain(w, r,
-			false)
-	})
-	mux.HandleFunc("GET "+root+"/denials", func(w http.ResponseWriter, _ *http.Request) {
-		list, err := g.Denials()
-		if err != nil {
-			s.fail(w, http.StatusInternalServerError, err)
-			return
-		}
-		s.reply(w, list)
-	})
-	mux.HandleFunc("GET "+root+"/events", s.events)
-	mux.HandleFunc("PUT "+root+"/denials/{client...}", s.deny)
-	mux.HandleFunc("DELETE "+root+"/denials/{client...}", s.allow)
+	for _, r := range s.routes() {
+		mux.HandleFunc(r.method+" "+root+r.path, choose(s, &r))
+	}
 	s.http = http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serve(mux, w, r) }),
 		ReadHeaderTimeout: 5 * time.Second,
@@ -203,7 +193,19 @@ func (s *Server) deleteFlows(w http.ResponseWriter, r *http.Request) {
 	s.reply(w, Count{n})
 }
 
-func (s *Server) drain(w http.ResponseWriter, r *http.Request, on bool) {
+func (s *Server) denials(w http.ResponseWriter, _ *http.Request) {
+	list, err := s.gateway.Denials()
+	if err != nil {
+		s.fail(w, http.StatusInternalServerError, err)
+		return
+	}
+	s.reply(w, list)
+}
+
+func (s *Server) drain(w http.ResponseWriter, r *http.Request)   { s.setDrain(w, r, true) }
+func (s *Server) undrain(w http.ResponseWriter, r *http.Request) { s.setDrain(w, r, false) }
+
+func (s *Server) setDrain(w http.ResponseWriter, r *http.Request, on bool) {
 	e, err := ParseEndpoint(r.PathValue("backend"))
 	if err != nil {
 		s.fail(w, http.StatusBadRequest, err)

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -19,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/internal/unixsocket"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/serve/status/statustest"
 )
@@ -40,7 +42,11 @@ func serveLogged(t *testing.T, g status.Gateway, log *slog.Logger) (*status.Clie
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := status.NewServer(g, log)
+	return serveOn(t, status.NewServer(g, log), l, path), path
+}
+
+func serveOn(t *testing.T, s *status.Server, l net.Listener, path string) *status.Client {
+	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	c := status.NewClient(path)
@@ -57,7 +63,50 @@ func serveLogged(t *testing.T, g status.Gateway, log *slog.Logger) (*status.Clie
 			t.Errorf("the socket is left behind: %v", err)
 		}
 	})
-	return c, path
+	return c
+}
+
+// TestReadServer: the socket for readers answers as the other one does, and a request that changes
+// something leaves the gateway as it was.
+func TestReadServer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "d", "s")
+	l, err := unixsocket.Share(path, os.Getgid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Publish(); err != nil {
+		t.Fatal(err)
+	}
+	g := statustest.New()
+	c := serveOn(t, status.NewReadServer(g, slog.New(slog.DiscardHandler), "/run/full.sock"), l, path)
+	before, err := c.Denials(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if flows, err := list(t.Context(), c, status.FlowFilter{}); err != nil || len(flows) != 4 {
+		t.Errorf("flows %v, %v", flows, err)
+	}
+	backend, client := endpoint(t, "10.1.0.11:8080"), netip.MustParsePrefix("198.51.100.7/32")
+	for name, change := range map[string]func() error{
+		"drain":   func() error { _, err := c.Drain(t.Context(), backend, true); return err },
+		"undrain": func() error { _, err := c.Drain(t.Context(), backend, false); return err },
+		"delete":  func() error { _, err := c.DeleteFlows(t.Context(), status.FlowFilter{}, true); return err },
+		"deny":    func() error { _, err := c.Deny(t.Context(), client, time.Minute); return err },
+		"allow":   func() error { return c.Allow(t.Context(), client) },
+		"capture": func() error {
+			_, err := c.Capture(t.Context(), status.CaptureQuery{}, io.Discard)
+			return err
+		},
+	} {
+		if err := change(); err == nil || !strings.Contains(err.Error(), "for reading only") ||
+			!strings.Contains(err.Error(), "--socket /run/full.sock") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	after, err := c.Denials(t.Context())
+	if err != nil || !reflect.DeepEqual(before, after) {
+		t.Errorf("denials changed, %v", err)
+	}
 }
 
 func TestSocketIsPrivate(t *testing.T) {

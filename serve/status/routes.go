@@ -1,0 +1,47 @@
+package status
+
+import "net/http"
+
+// access is who may send a request. Each route has one, and none by default.
+type access int
+
+const (
+	// reads: the request changes nothing, and its answer has no payload of packets.
+	reads access = iota + 1
+	// full: the request changes the gateway, or its answer has packets of clients.
+	full
+)
+
+// route is one kind of request.
+type route struct {
+	method, path string // the path without the revision
+	access       access
+	handle       http.HandlerFunc
+}
+
+// routes lists all requests that the server knows.
+func (s *Server) routes() []route {
+	g := s.gateway
+	// view is a request whose answer is a value.
+	view := func(path string, value func() any) route {
+		return route{http.MethodGet, path, reads, func(w http.ResponseWriter, _ *http.Request) { s.reply(w, value()) }}
+	}
+	return []route{
+		view("/services", func() any { return g.Services() }),
+		view("/backends", func() any { return g.Backends() }),
+		view("/times", func() any { return g.Times() }),
+		view("/stats", func() any { return g.Stats() }),
+		view("/source-ports", func() any { return g.SourcePorts() }),
+		{http.MethodGet, "/status", reads, s.status},
+		{http.MethodGet, "/explain", reads, s.explain},
+		{http.MethodGet, "/flows", reads, s.flows},
+		{http.MethodGet, "/denials", reads, s.denials},
+		{http.MethodGet, "/events", reads, s.events},
+		{http.MethodDelete, "/flows", full, s.deleteFlows},
+		{http.MethodPost, "/captures", full, s.capture},
+		{http.MethodPut, "/drains/{backend...}", full, s.drain},
+		{http.MethodDelete, "/drains/{backend...}", full, s.undrain},
+		{http.MethodPut, "/denials/{client...}", full, s.deny},
+		{http.MethodDelete, "/denials/{client...}", full, s.allow},
+	}
+}
