@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strconv"
 
@@ -78,6 +79,7 @@ type Configuration struct {
 	// StateDir is the directory of the flow table, the pins and the sockets.
 	StateDir string  `json:"stateDir"`
 	BPFFS    string  `json:"bpfFS"`
+	Readers  Readers `json:"readers"`
 	Metrics  Metrics `json:"metrics"`
 	Health   Health  `json:"health"`
 	Log      Log     `json:"log"`
@@ -313,6 +315,29 @@ func (h *HostLink) Enabled() bool { return len(h.Addresses) > 0 }
 // Manifests has the directory of Kubernetes manifests that the daemon watches.
 type Manifests struct {
 	Directory string `json:"directory"`
+}
+
+// Readers is the status socket for users who may read everything and change nothing.
+type Readers struct {
+	// Group is the name or the number of their group; empty: there is no such socket.
+	Group  string `json:"group"`
+	Socket string `json:"socket"`
+}
+
+// Enabled reports whether there is a socket for readers.
+func (r *Readers) Enabled() bool { return r.Group != "" }
+
+// GroupID returns the number of the group.
+func (r *Readers) GroupID() (int, error) {
+	if id, err := strconv.ParseUint(r.Group, 10, 31); err == nil {
+		return int(id), nil
+	}
+	g, err := user.LookupGroup(r.Group)
+	if err != nil {
+		return 0, fmt.Errorf("%w: make it (groupadd --system %s), or write the number of a group, as for a pod", err,
+			r.Group)
+	}
+	return strconv.Atoi(g.Gid)
 }
 
 // Metrics has the address of /metrics, /healthz and /readyz; empty: not served.

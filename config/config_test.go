@@ -52,7 +52,7 @@ func problems(t *testing.T, text string) []string {
 // TestNumberOfSettings: one more is a decision; a constant or a derived value may do.
 func TestNumberOfSettings(t *testing.T) {
 	const notSettings = 2 // apiVersion, kind
-	if got, want := len(leaves(Default()))-notSettings, 81; got != want {
+	if got, want := len(leaves(Default()))-notSettings, 83; got != want {
 		t.Errorf("there are %d settings, want %d", got, want)
 	}
 }
@@ -185,6 +185,12 @@ func TestBadFields(t *testing.T) {
 		{"relative path", "stateDir: run", `gw.yaml:5: stateDir: is "run", write an absolute path`},
 		{"long socket", "stateDir: /" + strings.Repeat("s", 90),
 			"gw.yaml:5: stateDir: is too long: the path of a socket in it (pulse/pulse.sock) has 108 characters"},
+		{"readers' socket in stateDir", "stateDir: /run/gw\nreaders: {socket: /run/gw/readers/s}",
+			"gw.yaml:6: readers.socket: is in stateDir, which only the daemon's user may open"},
+		{"readers' socket at a relative path", "readers: {socket: s}",
+			`gw.yaml:5: readers.socket: is "s", write an absolute path`},
+		{"readers' socket at a long path", "readers: {socket: /" + strings.Repeat("s", 103) + "}",
+			"gw.yaml:5: readers.socket: has 104 characters, write a path of at most 103"},
 		{"metrics without port", "metrics: {address: localhost}",
 			`gw.yaml:5: metrics.address: is "localhost", write address:port`},
 		{"metrics in the SNAT range", "metrics: {address: ':20000'}",

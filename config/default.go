@@ -66,6 +66,7 @@ func Default() *Configuration {
 		AddressPools: []AddressPool{},
 		StateDir:     "/run/sluice",
 		BPFFS:        "/sys/fs/bpf",
+		Readers:      Readers{Socket: "/run/sluice-readers/status.sock"},
 		Metrics:      Metrics{Address: "127.0.0.1:9470"},
 		Health:       Health{Address: ":10256"},
 		Log:          Log{Level: LogInfo, Format: LogText},

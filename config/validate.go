@@ -14,6 +14,7 @@ import (
 
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/internal/trusted"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -380,11 +381,27 @@ func (k *check) paths(c *Configuration) {
 			"is too long: the path of a socket in it (%s) has %d characters, a Unix socket's path has at most %d",
 			filepath.Join(PulseDirectory, PulseSocketFile), len(s), maxSocketPath)
 	}
+	k.readers(c)
 	k.listener(c, "metrics.address", c.Metrics.Address)
 	k.metrics(&c.Metrics)
 	k.listener(c, "health.address", c.Health.Address)
 	if a := c.Health.Address; a != "" && a == c.Metrics.Address {
 		k.fail("health.address", "is %s like metrics.address, give each its own port", a)
+	}
+}
+
+func (k *check) readers(c *Configuration) {
+	const at = "readers.socket"
+	path := c.Readers.Socket
+	below, err := filepath.Rel(c.StateDir, path)
+	switch {
+	case !filepath.IsAbs(path):
+		k.fail(at, "is %q, write an absolute path", path)
+	case len(path)+len(trusted.NewSuffix) > maxSocketPath:
+		k.fail(at, "has %d characters, write a path of at most %d", len(path), maxSocketPath-len(trusted.NewSuffix))
+	case err == nil && below != ".." && !strings.HasPrefix(below, "../"):
+		k.fail(at, "is in stateDir, which only the daemon's user may open: give it a directory of its own, such as %s",
+			filepath.Dir(Default().Readers.Socket))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/control/objects"
@@ -103,7 +104,7 @@ func (s *session) root() *cobra.Command {
 	root.SetOut(s.app.Out)
 	root.SetErr(s.app.Err)
 	s.format = formatTable
-	root.PersistentFlags().StringVar(&s.socket, "socket", config.Default().StatusSocket(),
+	root.PersistentFlags().StringVar(&s.socket, "socket", defaultSocket(config.Default()),
 		"status socket of the daemon")
 	root.PersistentFlags().VarP(&s.format, "output", "o", "output format: table, wide (with all columns), json or yaml")
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputFormats,
@@ -117,6 +118,16 @@ func (s *session) root() *cobra.Command {
 	)
 	suggestNames(root)
 	return root
+}
+
+// defaultSocket returns the socket of a daemon that this user may open: the one that answers every
+// request, or the one for readers.
+func defaultSocket(c *config.Configuration) string {
+	full, readers := c.StatusSocket(), c.Readers.Socket
+	if unix.Access(full, unix.W_OK) != nil && unix.Access(readers, unix.W_OK) == nil {
+		return readers
+	}
+	return full
 }
 
 // one is cobra.ExactArgs(1) with an error that has the usage line.

@@ -52,8 +52,10 @@ func (d *Daemon) loadProgram() (err error) {
 // has handed over: host.setUpReceived sets it up then.
 func (d *Daemon) makeHostLink() error { return d.host.make(d.handOver.in(preparing)) }
 
-// confine gives up the rights that the daemon no longer needs.
+// confine gives up the rights that the daemon no longer needs. One of them is to change groups of
+// files, which the socket for readers needs.
 func (d *Daemon) confine() (err error) {
+	d.servers.readers.listen(d.settings.config(), d.log)
 	d.sandbox, err = confine(d.settings, d.kernel.mount.Mounted())
 	return err
 }
@@ -246,6 +248,7 @@ func (d *Daemon) startServersWhen(free <-chan struct{}) (err error) {
 	if err := s.serveStatus(c.StatusSocket(), d, d.log); err != nil {
 		return err
 	}
+	s.readers.serve(d, c.StatusSocket(), &s.group, d.log)
 	if err := d.pulse.serve(ctx, c.PulseSocket(), &s.group, d.log, d.pulseInput); err != nil {
 		return err
 	}

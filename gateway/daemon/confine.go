@@ -84,6 +84,9 @@ func filesInUse(c *config.Configuration, file string) (*sandbox.Files, error) {
 		read(c.Group.TLS.CertFile, c.Group.TLS.KeyFile, c.Group.TLS.CAFile)
 		f.Write = append(f.Write, c.Group.StateDir)
 	}
+	if c.Readers.Enabled() {
+		f.Write = append(f.Write, filepath.Dir(c.Readers.Socket))
+	}
 	if c.FlowLog.Enabled() {
 		_ = os.MkdirAll(c.FlowLog.Directory, 0o700) // a failure shows when the log is written
 		f.Write = append(f.Write, c.FlowLog.Directory)

@@ -22,6 +22,7 @@ import (
 type servers struct {
 	listener net.Listener // of the status socket
 	status   *status.Server
+	readers  readers
 	guard    guard
 	metrics  *metrics.Server
 	group    sync.WaitGroup
@@ -80,10 +81,13 @@ func (s *servers) serveStatus(path string, g status.Gateway, log *slog.Logger) (
 
 // wait waits until all servers have ended. Their context must be done.
 func (s *servers) wait() {
-	if s.status != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		defer cancel()
-		_ = s.status.Shutdown(ctx) // cuts responses that are still sent
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	for _, server := range []*status.Server{s.status, s.readers.server} {
+		if server != nil {
+			_ = server.Shutdown(ctx) // cuts responses that are still sent
+		}
 	}
+	s.readers.close()
 	s.group.Wait()
 }

@@ -89,6 +89,8 @@ type Facts struct {
 
 	OtherNetNS int // the daemon's pid if it is in another network namespace than this command; else 0
 	Socket     SocketState
+	// ReadersErr is why users of readers.group cannot open their socket; nil if there is none.
+	ReadersErr error
 }
 
 // Listener is a socket of this network namespace that receives packets or connections.

@@ -170,6 +170,9 @@ func TestFindings(t *testing.T) {
 		}, Fail, "kubernetes", "not a pod", "kubernetes.kubeconfig"},
 		{"daemon elsewhere", func(f *Facts) { f.Running, f.OtherNetNS = &status.StatusView{Ready: true}, 7 }, Warn,
 			"network-namespace", "in another", "nsenter -t 7 -n"},
+		{"readers without a socket", func(f *Facts) {
+			f.Config.Readers.Group, f.ReadersErr = "ops", errors.New("user: unknown group ops")
+		}, Warn, "readers", "unknown group ops", "condition readers"},
 		{"socket of root", func(f *Facts) { f.Socket = SocketHidden }, Warn, "status-socket", "may not open it",
 			"as root"},
 		{"program of root", eth(func(d *Interface) { d.Program, d.ProgramHidden = "program 3", true }), Warn,

@@ -327,6 +327,7 @@ func (e *examination) places() {
 	e.objects()
 	e.stateDir()
 	e.seed()
+	e.readers()
 	switch e.f.Socket {
 	case SocketAbsent, SocketAnswers:
 		e.ok("status-socket", c.StatusSocket(), string(e.f.Socket))
@@ -338,6 +339,18 @@ func (e *examination) places() {
 	default:
 		e.add(Fail, "status-socket", c.StatusSocket(), "it is another file, or a socket on which no daemon answers",
 			"remove it, or choose another stateDir")
+	}
+}
+
+// readers checks the status socket for users who may only read.
+func (e *examination) readers() {
+	r := &e.f.Config.Readers
+	switch {
+	case e.f.ReadersErr != nil:
+		e.add(Warn, "readers", r.Socket, e.f.ReadersErr.Error(), "see the condition readers of sluice status; the daemon "+
+			"makes directory and socket when it starts")
+	case r.Enabled():
+		e.ok("readers", r.Socket, "for users of group "+r.Group)
 	}
 }
 

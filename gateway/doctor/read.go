@@ -195,6 +195,7 @@ func (f *Facts) readConfigured(c *config.Configuration) {
 	f.Seed, f.SeedErr = seed.Find(c)
 	f.StateDisk, f.RunDisk = !config.InMemory(c.StateDir), !config.InMemory("/run")
 	f.Socket = readSocket(c.StatusSocket())
+	f.ReadersErr = readersError(c, f.Running != nil)
 	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding", "net.ipv4.conf.all.rp_filter"} {
 		f.readSysctl(key, "")
 	}
@@ -223,6 +224,32 @@ func (f *Facts) readSysctl(key, name string) {
 	if b, err := os.ReadFile(path); err == nil {
 		f.Sysctls[key] = strings.TrimSpace(string(b))
 	}
+}
+
+// readersError returns why users of readers.group cannot open their socket.
+func readersError(c *config.Configuration, running bool) error {
+	if !c.Readers.Enabled() {
+		return nil
+	}
+	gid, err := c.Readers.GroupID()
+	if err != nil || !running {
+		return err
+	}
+	for _, file := range []struct {
+		path string
+		bit  uint32 // of the group
+	}{{filepath.Dir(c.Readers.Socket), 0o010}, {c.Readers.Socket, 0o020}} {
+		var st unix.Stat_t
+		switch err := unix.Stat(file.path, &st); {
+		case errors.Is(err, fs.ErrPermission): // this user is none of them
+		case err != nil:
+			return fmt.Errorf("%s: %w", file.path, err)
+		case st.Mode&(file.bit>>3) == 0 && (int(st.Gid) != gid || st.Mode&file.bit == 0):
+			return fmt.Errorf("%s has group %d and mode %04o: group %d may not open it", file.path, st.Gid,
+				st.Mode&0o7777, gid)
+		}
+	}
+	return nil
 }
 
 func readSocket(path string) SocketState {

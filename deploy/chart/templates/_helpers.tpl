@@ -163,6 +163,22 @@ port: {{ get $given "port" | default 4789 | int64 }}
 {{- include "sluice.stateDir" . }}/status.sock
 {{- end }}
 
+{{/* The directory of the socket for readers; empty if there is none. */}}
+{{- define "sluice.readersDir" -}}
+{{- if dig "readers" "group" "" .Values.config -}}
+{{- include "sluice.mountable" (list "the directory of readers.socket" (dir (dig "readers" "socket" "/run/sluice-readers/status.sock" .Values.config))) -}}
+{{- end -}}
+{{- end }}
+
+{{/* The group of readers. The pod has neither CAP_CHOWN nor the names of the node's groups. */}}
+{{- define "sluice.readersGroup" -}}
+{{- $group := dig "readers" "group" "" .Values.config | toString -}}
+{{- if not (regexMatch "^[0-9]+$" $group) -}}
+{{- fail (printf "config: readers.group is %s: write the number of the group, in quotes, because the image has no names of groups" $group) -}}
+{{- end -}}
+{{- $group -}}
+{{- end }}
+
 {{- define "sluice.mountable" -}}
 {{- $what := index . 0 }}{{ $path := clean (index . 1) -}}
 {{- if or (not (isAbs $path)) (has $path (list "/" "/run" "/var" "/var/lib" "/var/run" "/etc" "/bin" "/proc" "/sys" "/dev" "/host" "/tmp")) -}}
