@@ -31,7 +31,7 @@ func Default() *Configuration {
 			// user space to the kernel, which the node's own traffic should not take.
 			Ports: PortRange{16384, 29999},
 		},
-		Group: Group{Members: []GroupMember{}, StateDir: "/var/lib/sluice"},
+		Group: Group{Members: []GroupMember{}, Port: 9473, StateDir: "/var/lib/sluice"},
 		Proxy: Proxy{
 			ClusterIPs: true, ClusterCIDRs: []netip.Prefix{}, ExternalIPs: []netip.Prefix{},
 			DeniedHostPorts: []PortRange{

@@ -8,16 +8,23 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"sluice.dev/sluice/allocate/pools"
 )
 
 // Group is the gateways that keep copies of each other's flows. All of them have the same section:
-// each finds its own line by its node's name (Node). Without members there is no group.
+// each finds its own line by its node's name (Node). Without members and nodes there is no group.
 type Group struct {
+	// Members are the gateways. With Nodes a file has none, and WithMembers sets those that the
+	// Nodes have.
 	Members []GroupMember `json:"members"`
-	TLS     GroupTLS      `json:"tls"`
+	// Nodes is a label selector of the Nodes whose gateways are the members (package
+	// gateway/roster). Port is where each of them listens.
+	Nodes string   `json:"nodes"`
+	Port  int      `json:"port"`
+	TLS   GroupTLS `json:"tls"`
 	// StateDir is a directory on a disk, for a small file that must survive the loss of memory.
 	StateDir string `json:"stateDir"`
 }
@@ -45,7 +52,7 @@ type GroupTLS struct {
 }
 
 // Enabled reports whether there is a group.
-func (g *Group) Enabled() bool { return len(g.Members) > 0 }
+func (g *Group) Enabled() bool { return len(g.Members) > 0 || g.Nodes != "" }
 
 // Find returns the index of the member with a name.
 func (g *Group) Find(name string) (i int, found bool) {
@@ -53,24 +60,28 @@ func (g *Group) Find(name string) (i int, found bool) {
 	return i, i >= 0
 }
 
-// maxMembers is one gateway with seven others: group.MaxMembers has room for one more.
-const maxMembers = 8
+// MaxGroupMembers is one gateway with seven others: group.MaxMembers has room for one more.
+const MaxGroupMembers = 8
 
 // sourcesPerFamily are an open and a spare source address.
 const sourcesPerFamily = 2
 
 func (k *check) group(c *Configuration, g *Group) {
-	if !g.Enabled() {
+	switch {
+	case !g.Enabled():
 		if g.TLS != (GroupTLS{}) {
 			k.fail("group.members", "is empty, list the gateways of the group, or remove group.tls")
 		}
 		return
+	case g.Nodes != "":
+		k.groupNodes(c, g)
+	default:
+		if n := len(g.Members); n == 1 || n > MaxGroupMembers {
+			k.fail("group.members", "has %d entries, a group has 2 to %d gateways", n, MaxGroupMembers)
+		}
+		k.groupNames(c, g)
+		k.groupSources(c, g)
 	}
-	if n := len(g.Members); n == 1 || n > maxMembers {
-		k.fail("group.members", "has %d entries, a group has 2 to %d gateways", n, maxMembers)
-	}
-	k.groupNames(c, g)
-	k.groupSources(c, g)
 	for _, f := range []struct{ path, value string }{
 		{"group.tls.certFile", g.TLS.CertFile}, {"group.tls.keyFile", g.TLS.KeyFile},
 		{"group.tls.caFile", g.TLS.CAFile}, {"group.stateDir", g.StateDir},
@@ -84,6 +95,58 @@ func (k *check) group(c *Configuration, g *Group) {
 			g.StateDir)
 	}
 }
+
+// groupNodes checks the group whose members are Nodes.
+func (k *check) groupNodes(c *Configuration, g *Group) {
+	if len(g.Members) > 0 {
+		k.fail("group.nodes", "is %q, and group.members lists gateways: set one of the two", g.Nodes)
+	}
+	if s, err := labels.Parse(g.Nodes); err != nil {
+		k.fail("group.nodes", "is no label selector: %v", err)
+	} else if s.Empty() {
+		k.fail("group.nodes", "is %q, which selects all Nodes: write a label of gateways", g.Nodes)
+	}
+	if !c.Kubernetes.Enabled {
+		k.fail("group.nodes", "needs Nodes of an API server: set kubernetes.enabled, or list the gateways in "+
+			"group.members")
+	}
+	k.between("group.port", g.Port, 1, 1<<16-1)
+	k.groupPort(c, "group.port", uint16(g.Port))
+}
+
+// groupPort checks a port on which gateways listen for each other.
+func (k *check) groupPort(c *Configuration, path string, port uint16) {
+	switch {
+	case slices.Contains(c.ListensOn(), port):
+		k.fail(path, "has port %d of metrics or health checks, choose another one", port)
+	case c.SNAT.Ports.Contains(port):
+		k.fail(path, "has port %d inside snat.ports (%s), choose one outside", port, c.SNAT.Ports)
+	}
+}
+
+// WithMembers returns the configuration with a list of members that is not the file's.
+func (c *Configuration) WithMembers(list []GroupMember) *Configuration {
+	with := *c
+	with.Group.Members = list
+	return &with
+}
+
+// CheckMember returns an error if a gateway of Nodes could not work as a member with the other
+// settings. The caller compares members.
+func (c *Configuration) CheckMember(m *GroupMember) error {
+	with := c.WithMembers([]GroupMember{*m})
+	var k check
+	k.groupNames(with, &with.Group)
+	k.groupSources(with, &with.Group)
+	if len(k.errs) == 0 {
+		return nil
+	}
+	e := &k.errs[0]
+	return fmt.Errorf("%s %s", strings.TrimPrefix(e.Path, "group.members[0]."), e.Problem)
+}
+
+// Families describes the families of a member's source addresses: IPv4, IPv6 or both.
+func (m *GroupMember) Families() string { return familiesOf(m.Sources) }
 
 // groupNames checks the names of the members, and where they listen.
 func (k *check) groupNames(c *Configuration, g *Group) {
@@ -100,10 +163,8 @@ func (k *check) groupNames(c *Configuration, g *Group) {
 			k.fail(at+".address", "is %q, write address:port of the gateway such as 192.0.2.1:9473", addressText(a))
 		case g.Members[0].Address.IsValid() && a.Addr().Is4() != g.Members[0].Address.Addr().Is4():
 			k.fail(at+".address", "is %s, and that of group.members[0] is of the other family: choose one for all", a)
-		case slices.Contains(c.ListensOn(), a.Port()):
-			k.fail(at+".address", "has port %d of metrics or health checks, choose another one", a.Port())
-		case c.SNAT.Ports.Contains(a.Port()):
-			k.fail(at+".address", "has port %d inside snat.ports (%s), choose one outside", a.Port(), c.SNAT.Ports)
+		default:
+			k.groupPort(c, at+".address", a.Port())
 		}
 		for j, o := range g.Members[:i] {
 			if o.Address.Addr() == a.Addr() {
@@ -200,7 +261,7 @@ func familiesOf(list []netip.Addr) string {
 
 // groupHost checks the group on the host that is to be one of its gateways.
 func (k *check) groupHost(c *Configuration, g *Group) {
-	if !g.Enabled() {
+	if !g.Enabled() || g.Nodes != "" {
 		return
 	}
 	name, err := c.Node()

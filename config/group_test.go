@@ -26,6 +26,43 @@ func sampleGroup() *Group {
 	}
 }
 
+// fromNodes makes the group one of Nodes before a change.
+func fromNodes(change func(*Configuration, *Group)) func(*Configuration, *Group) {
+	return func(c *Configuration, g *Group) {
+		c.Kubernetes.Enabled = true
+		g.Members, g.Nodes, g.Port = nil, "sluice.dev/gateway=true", 9473
+		change(c, g)
+	}
+}
+
+// TestMembersOfNodes: the members of Nodes are checked with the other settings, and are not those of
+// a file.
+func TestMembersOfNodes(t *testing.T) {
+	text := minimal + "kubernetes: {enabled: true}\ngroup:\n  nodes: sluice.dev/gateway=true\n  tls: {certFile: /c, " +
+		"keyFile: /k, caFile: /a}\n"
+	c, err := Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.Group.Enabled() || c.Group.Nodes != "sluice.dev/gateway=true" || c.Group.Port != 9473 {
+		t.Errorf("read %+v", c.Group)
+	}
+	with := c.WithMembers(sampleGroup().Members)
+	if err := with.Validate(); err != nil || len(c.Group.Members) != 0 {
+		t.Errorf("refused: %v; the list of the original is %v", err, c.Group.Members)
+	}
+	one := c.WithMembers(sampleGroup().Members[:1]) // the others have yet to join
+	if err := one.Validate(); err != nil {
+		t.Errorf("one member is refused: %v", err)
+	}
+	with.AddressPools = []AddressPool{{Name: "p", Addresses: []string{"198.51.100.4/32"}}}
+	const want = "configuration: group.nodes: selects Node gw-b: sources[1] is 198.51.100.4 of addressPools[0], whose " +
+		"addresses Services get: choose another one"
+	if err := with.Validate(); err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
 // TestGroup gives each rule a group that breaks only it.
 func TestGroup(t *testing.T) {
 	addr := netip.MustParseAddr
@@ -108,6 +145,21 @@ func TestGroup(t *testing.T) {
 			`group.tls.certFile: is "", write an absolute path`},
 		{"relative authority", func(_ *Configuration, g *Group) { g.TLS.CAFile = "ca.crt" },
 			`group.tls.caFile: is "ca.crt", write an absolute path`},
+		{"nodes", fromNodes(func(*Configuration, *Group) {}), ""},
+		{"nodes and members", fromNodes(func(_ *Configuration, g *Group) { *g = *sampleGroup(); g.Nodes, g.Port = "a=b", 1 }),
+			`group.nodes: is "a=b", and group.members lists gateways: set one of the two`},
+		{"nodes by no selector", fromNodes(func(_ *Configuration, g *Group) { g.Nodes = "a=b=c" }),
+			"group.nodes: is no label selector: "},
+		{"all nodes", fromNodes(func(_ *Configuration, g *Group) { g.Nodes = " " }),
+			`group.nodes: is " ", which selects all Nodes: write a label of gateways`},
+		{"nodes without an API server", fromNodes(func(c *Configuration, _ *Group) { c.Kubernetes.Enabled = false }),
+			"group.nodes: needs Nodes of an API server: set kubernetes.enabled, or list the gateways in group.members"},
+		{"no port for nodes", fromNodes(func(_ *Configuration, g *Group) { g.Port = 0 }),
+			"group.port: is 0, choose from 1 to 65535"},
+		{"port of flows for nodes", fromNodes(func(_ *Configuration, g *Group) { g.Port = 20000 }),
+			"group.port: has port 20000 inside snat.ports (16384-29999), choose one outside"},
+		{"nodes and no certificate", fromNodes(func(_ *Configuration, g *Group) { g.TLS.CertFile = "" }),
+			`group.tls.certFile: is "", write an absolute path`},
 		{"state in memory", func(c *Configuration, g *Group) { g.StateDir = c.StateDir },
 			"group.stateDir: is /run/sluice like stateDir, which the loss of memory empties"},
 	} {

@@ -25,9 +25,21 @@ type check struct {
 }
 
 // Validate checks a configuration that did not come from a file. Load and Parse apply the same
-// rules.
+// rules. Members of Nodes (WithMembers) must be able to work with the other settings.
 func (c *Configuration) Validate() error {
-	if errs := validate(c, nil); len(errs) > 0 {
+	file := c
+	if c.Group.Nodes != "" {
+		file = c.WithMembers(nil)
+	}
+	errs := validate(file, nil)
+	for i := range c.Group.Members {
+		if m := &c.Group.Members[i]; c.Group.Nodes != "" {
+			if err := c.CheckMember(m); err != nil {
+				errs = append(errs, Error{Path: "group.nodes", Problem: fmt.Sprintf("selects Node %s: %v", m.Name, err)})
+			}
+		}
+	}
+	if len(errs) > 0 {
 		for i := range errs {
 			errs[i].File = "configuration"
 		}
