@@ -19,6 +19,10 @@
 //	nodes           field metadata.name=<node name>, label kubernetes.nodeSelector
 //	daemonsets      field metadata.name=<name of kubernetes.daemonSet>
 //
+// and, for a group of gateways whose members are Nodes (gateways.go), also without the Tracker:
+//
+//	nodes           all
+//
 // What must hold:
 //   - The control loop publishes nothing before each of the three kinds has been listed once;
 //     each kind is a tracker.Feed for that.

@@ -167,12 +167,16 @@ func (r *resource) note(ctx context.Context, err error, watching bool) error {
 		if watching {
 			r.works()
 		}
-	case ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) ||
-		watching && apierrors.IsInvalid(err):
+	case ctx.Err() != nil || retried(err, watching):
 	default:
 		r.failed(err)
 	}
 	return err
+}
+
+// retried reports whether client-go lists after an error of a request, so that it is no failure.
+func retried(err error, watching bool) bool {
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || watching && apierrors.IsInvalid(err)
 }
 
 // storeChanged is called by the store.

@@ -28,6 +28,8 @@ type Config struct {
 	// AllNodes: all Nodes are read, for the addresses of nodes with endpoints (direct return);
 	// otherwise only the own Node.
 	AllNodes bool
+	// GroupNodes is a label selector of the Nodes that Gateways has; "" is none, and Gateways is nil.
+	GroupNodes string
 	// StaleEndpointTimeout is how long endpoints are served that vanish all at once without having
 	// been seen terminating; 0 is not at all.
 	StaleEndpointTimeout time.Duration
@@ -44,6 +46,7 @@ type Watcher struct {
 	hold      *hold
 	resources []*resource
 	belongs   []*presence
+	gateways  *Gateways // nil without GroupNodes
 }
 
 // New returns a Watcher, which Run starts. It does not connect to the API server.
@@ -55,7 +58,10 @@ func New(cfg Config) (*Watcher, error) {
 	w := &Watcher{Config: cfg, clients: c}
 	w.hold = newHold(cfg.Tracker.Apply, cfg.StaleEndpointTimeout)
 	w.resources, w.belongs = w.watched(), w.presences()
-	return w, nil
+	if cfg.GroupNodes != "" {
+		w.gateways, err = newGateways(w)
+	}
+	return w, err
 }
 
 // Feeds returns a feed for each of the three kinds of objects. The control loop waits for each.
@@ -74,6 +80,9 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 	for _, p := range w.belongs {
 		group.Go(func() { p.run(ctx) })
+	}
+	if w.gateways != nil {
+		group.Go(func() { w.gateways.run(ctx) })
 	}
 	group.Wait()
 	w.hold.stop()
