@@ -19,7 +19,7 @@
 //	impaired, reach, pulse, servers, confine                 the same, towards the outside
 //	attempts, offer, requests, handover                      the hand-over and its phase
 //	daemon                                                   Daemon joins the parts
-//	health, checks, group, gateway, control, build           its operations
+//	health, checks, group, groupnodes, gateway, control, build           its operations
 //	predecessor, open, successor, standby, stop, run         its life
 package daemon
 
@@ -74,7 +74,8 @@ type Daemon struct {
 	captures *captures.Set
 	denials  *denials.List
 	group    *members.Members // nil if there is none
-	open     chan struct{}    // closed when the interfaces are open
+	members  groupNodes
+	open     chan struct{} // closed when the interfaces are open
 
 	inputs   inputs
 	compiler *compiler.Compiler // made by the standby, if there was one

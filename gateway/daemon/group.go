@@ -23,7 +23,7 @@ import (
 // joinGroup makes this gateway a member of its group, if it has one. The flow table must be open,
 // or mapped while the predecessor has it.
 func (d *Daemon) joinGroup(workers int) (err error) {
-	c := d.settings.atStart
+	c := d.settings.config()
 	if !c.Group.Enabled() {
 		return sources.Forget(c.StateDir)
 	}

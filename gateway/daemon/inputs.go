@@ -49,6 +49,7 @@ func (o *inputs) make(c *config.Configuration, log *slog.Logger, beats *heartbea
 	node, _ := c.Node() // checked at start
 	o.kubernetes, err = k8s.New(k8s.Config{
 		Log: log, Client: client, Tracker: o.tracker, NodeName: node, AllNodes: c.DirectReturn.VNI != 0,
+		GroupNodes:           c.Group.Nodes,
 		Beats:                beats,
 		StaleEndpointTimeout: c.Kubernetes.StaleEndpointTimeout.D(),
 		Belongs:              k8s.Belongs{NodeSelector: c.Kubernetes.NodeSelector, DaemonSet: c.Kubernetes.DaemonSet},

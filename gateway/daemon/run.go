@@ -83,7 +83,12 @@ func (d *Daemon) live(ctx context.Context) error {
 		d.handOver.followLast(c)
 		d.inputs.own(c)
 		d.ownJournal()
-		err = d.start()
+		if err = d.readMembers(ctx); err != nil && ctx.Err() != nil {
+			return nil // it was asked to end while it waited
+		}
+		if err == nil {
+			err = d.start()
+		}
 	}
 	if err != nil {
 		return err

@@ -88,6 +88,7 @@ func (s *settings) reload() *config.Configuration {
 	defer s.mu.Unlock()
 	var merged *config.Configuration
 	if err == nil {
+		next = s.keepMembers(next)
 		merged, err = s.merge(next)
 	}
 	s.read, s.reloadErr = read, err
@@ -105,6 +106,21 @@ func (s *settings) reload() *config.Configuration {
 	s.inForce, s.loadedAt = merged, time.Now()
 	s.setLevel(s.inForce)
 	return s.inForce
+}
+
+// setMembers puts a list of members in force that Nodes have.
+func (s *settings) setMembers(list []config.GroupMember) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inForce = s.inForce.WithMembers(list)
+}
+
+// keepMembers returns next with the members in force, if both are those of Nodes. mu must be held.
+func (s *settings) keepMembers(next *config.Configuration) *config.Configuration {
+	if s.inForce.Group.Nodes == "" || next.Group.Nodes == "" {
+		return next
+	}
+	return next.WithMembers(s.inForce.Group.Members)
 }
 
 // merge returns the settings of the file that need no restart, and the present values of all other
@@ -128,6 +144,7 @@ func (s *settings) reloadAfterWait() {
 	s.read = read
 	var merged *config.Configuration
 	if err == nil {
+		next = s.keepMembers(next)
 		merged, err = s.merge(next)
 	}
 	if err != nil {

@@ -164,6 +164,9 @@ func (s *successor) Prepare(ctx context.Context, b []byte, files []int) error {
 	if err := d.seed.draw(); err != nil {
 		return err
 	}
+	if err := d.readMembers(ctx); err != nil {
+		return err
+	}
 	d.kernel.Program = s.program
 	d.handOver.receive(&o)
 	if o.HostLink {

@@ -97,8 +97,8 @@ type Config struct {
 const DefaultWindow = 1 << 16
 
 // NewLedger returns the ledger of an owner that has no flows. complete says that no member can have
-// a record of its source addresses, as in a new group; otherwise the ledger is complete once all
-// members were reached.
+// a record of its source addresses, as in a new group or without members; otherwise the ledger is
+// complete once all members were reached.
 func NewLedger(c Config, complete bool) *Ledger {
 	if c.Window == 0 {
 		c.Window = DefaultWindow
@@ -107,7 +107,7 @@ func NewLedger(c Config, complete bool) *Ledger {
 		c.Free = func(uint32) {}
 	}
 	l := &Ledger{
-		everybody: c.Members, complete: complete, slots: make([]slotNotes, c.Slots), window: c.Window,
+		everybody: c.Members, complete: complete || c.Members == 0, slots: make([]slotNotes, c.Slots), window: c.Window,
 		freed: c.Free,
 		held:  map[header.Tuple]*held{}, heldSlots: map[uint32][]*held{},
 	}

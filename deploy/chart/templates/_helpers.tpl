@@ -104,19 +104,22 @@ port: {{ get $given "port" | default 4789 | int64 }}
 {{- end -}}
 {{- end }}
 
-{{/* The members of the group of gateways, if there is one. */}}
+{{/* The members of the group of gateways, or the selector of their Nodes, if there is a group. */}}
 {{- define "sluice.group" -}}
 {{- $members := dig "group" "members" list .Values.config | default list -}}
+{{- $nodes := dig "group" "nodes" "" .Values.config | default "" -}}
 {{- $given := or .Values.group.secret .Values.group.issuerRef -}}
 {{- $files := dig "group" "tls" "certFile" "" .Values.config -}}
-{{- if and $given (not $members) -}}
-{{- fail "group: it has certificates, but config.group.members is empty: list the gateways there (docs/group.md), or leave group empty" -}}
+{{- if and $given (not (or $members $nodes)) -}}
+{{- fail "group: it has certificates, but config.group.members is empty: list the gateways there, or select their Nodes by config.group.nodes (docs/group.md), or leave group empty" -}}
+{{- else if and $members $nodes -}}
+{{- fail "config.group: members lists the gateways, and nodes selects their Nodes: set one of them" -}}
 {{- else if and $given $files -}}
 {{- fail "group: config.group.tls names files of your own: remove it, or leave group empty" -}}
 {{- else if and .Values.group.secret .Values.group.issuerRef -}}
 {{- fail "group: secret names a Secret of your own, and issuerRef lets cert-manager make one: set one of them" -}}
 {{- end -}}
-{{- if $members }}{{ toJson $members }}{{ end -}}
+{{- if $members }}{{ toJson $members }}{{ else }}{{ $nodes }}{{ end -}}
 {{- end }}
 
 {{/* The Secret with the authority that gateways of a group share; empty if the configuration has other files. */}}

@@ -1,0 +1,133 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/control/k8s/k8stest"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/gateway/roster"
+)
+
+// gatewayNode returns the Node of a gateway of the group.
+func gatewayNode(name string, i int) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"sluice.dev/gateway": "true"},
+			Annotations: map[string]string{
+				objects.AnnotationGroupSources: fmt.Sprintf("198.51.100.%d,198.51.100.%d", 2*i, 2*i+1)}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP,
+			Address: fmt.Sprintf("192.0.2.%d", i)}}},
+	}
+}
+
+// groupDaemon returns a Daemon of Node gw-a that has not started. Its group is that of Nodes.
+func groupDaemon(t *testing.T, s *k8stest.Server, dir string) *Daemon {
+	t.Helper()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	text := "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c}}]\n" +
+		"clusters: [{name: c, cluster: {server: '" + s.URL() + "'}}]\n"
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := config.Default()
+	c.NodeName = "gw-a"
+	c.Kubernetes.Enabled, c.Kubernetes.Kubeconfig = true, kubeconfig
+	c.Group.Nodes, c.Group.StateDir = "sluice.dev/gateway=true", dir
+	log := slog.New(slog.DiscardHandler)
+	d := &Daemon{log: log, settings: &settings{log: log, atStart: c, inForce: c}}
+	d.life.start(t.Context())
+	t.Cleanup(d.life.end)
+	if err := d.inputs.make(c, log, &d.beats); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func inForce(d *Daemon) string {
+	return strings.Join(memberNames(d.settings.config().Group.Members), " ")
+}
+
+// TestReadMembers: a gateway starts with the members that Nodes have, waits until its own Node is
+// one, and goes on with the last list without an API server.
+func TestReadMembers(t *testing.T) {
+	s, dir := k8stest.Start(t), t.TempDir()
+	s.Set(gatewayNode("gw-b", 2))
+	d := groupDaemon(t, s, dir)
+	done := make(chan error)
+	go func() { done <- d.readMembers(t.Context()) }()
+	select {
+	case err := <-done:
+		t.Fatalf("it did not wait for its own Node: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	s.Set(gatewayNode("gw-a", 1))
+	if err := <-done; err != nil || inForce(d) != "gw-a gw-b" {
+		t.Fatalf("%v, members %s", err, inForce(d))
+	}
+	if list, err := roster.In(dir).Load(); err != nil || strings.Join(memberNames(list), " ") != "gw-a gw-b" {
+		t.Errorf("the file has %v, %v", memberNames(list), err)
+	}
+
+	s.Stop()
+	d = groupDaemon(t, s, dir)
+	if err := d.readMembers(t.Context()); err != nil || inForce(d) != "gw-a gw-b" {
+		t.Errorf("without the API server %v, members %s", err, inForce(d))
+	}
+	d = groupDaemon(t, s, t.TempDir())
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := d.readMembers(ctx); !errors.Is(err, context.DeadlineExceeded) || inForce(d) != "" {
+		t.Errorf("with neither an API server nor a file %v, members %s", err, inForce(d))
+	}
+	d.handOver.enter(preparing)
+	if err := d.readMembers(t.Context()); err == nil || inForce(d) != "" {
+		t.Errorf("a process that takes over waits, or has members %s", inForce(d))
+	}
+}
+
+// TestMembersAndReload: a reload keeps the members of Nodes, and is refused if they could not work
+// with the other settings.
+func TestMembersAndReload(t *testing.T) {
+	const head = "apiVersion: sluice.dev/v1alpha1\nkind: GatewayConfiguration\ninterfaces: [{name: eth0}]\n" +
+		"kubernetes: {enabled: true}\ngroup:\n  nodes: sluice.dev/gateway=true\n" +
+		"  tls: {certFile: /c, keyFile: /k, caFile: /a}\n"
+	pool := func(of string) string { return "addressPools: [{name: p, addresses: [" + of + "/32]}]\n" }
+	s := &settings{log: slog.New(slog.DiscardHandler), level: new(slog.LevelVar),
+		file: filepath.Join(t.TempDir(), "gateway.yaml")}
+	var err error
+	if s.inForce, err = config.Parse([]byte(head)); err != nil {
+		t.Fatal(err)
+	}
+	list, problems := roster.New(roster.Input{Port: 9473, Check: s.inForce.CheckMember, Nodes: []objects.GatewayNode{{
+		Name: "gw-a", Selected: true, Annotated: true, Sources: "198.51.100.2,198.51.100.3",
+		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}})
+	if len(list) != 1 {
+		t.Fatalf("problems %v", problems)
+	}
+	s.setMembers(list)
+	for _, c := range []struct{ text, refused string }{
+		{pool("198.51.100.9"), ""}, {pool("198.51.100.3"), "group.nodes: selects Node gw-a: sources[1] is 198.51.100.3 of"},
+	} {
+		if err := os.WriteFile(s.file, []byte(head+c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.reload()
+		v := s.view()
+		if len(v.NeedRestart) != 0 || len(s.config().Group.Members) != 1 || (v.Error != "") != (c.refused != "") ||
+			!strings.Contains(v.Error, c.refused) {
+			t.Errorf("%s: error %q, pending %v, members %v", c.text, v.Error, v.NeedRestart, s.config().Group.Members)
+		}
+	}
+}
