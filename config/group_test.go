@@ -35,8 +35,8 @@ func fromNodes(change func(*Configuration, *Group)) func(*Configuration, *Group)
 	}
 }
 
-// TestMembersOfNodes: the members of Nodes are checked with the other settings, and are not those of
-// a file.
+// TestMembersOfNodes: members from Nodes are checked with the other settings, and differ from
+// members in a file.
 func TestMembersOfNodes(t *testing.T) {
 	text := minimal + "kubernetes: {enabled: true}\ngroup:\n  nodes: sluice.dev/gateway=true\n  tls: {certFile: /c, " +
 		"keyFile: /k, caFile: /a}\n"
@@ -56,8 +56,8 @@ func TestMembersOfNodes(t *testing.T) {
 		t.Errorf("one member is refused: %v", err)
 	}
 	with.AddressPools = []AddressPool{{Name: "p", Addresses: []string{"198.51.100.4/32"}}}
-	const want = "configuration: group.nodes: selects Node gw-b: sources[1] is 198.51.100.4 of addressPools[0], whose " +
-		"addresses Services get: choose another one"
+	const want = "configuration: group.nodes: selects Node gw-b: sources[1] is 198.51.100.4 of addressPools[0], " +
+		"whose addresses Services get: choose another one"
 	if err := with.Validate(); err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
@@ -146,7 +146,10 @@ func TestGroup(t *testing.T) {
 		{"relative authority", func(_ *Configuration, g *Group) { g.TLS.CAFile = "ca.crt" },
 			`group.tls.caFile: is "ca.crt", write an absolute path`},
 		{"nodes", fromNodes(func(*Configuration, *Group) {}), ""},
-		{"nodes and members", fromNodes(func(_ *Configuration, g *Group) { *g = *sampleGroup(); g.Nodes, g.Port = "a=b", 1 }),
+		{"nodes and members", fromNodes(func(_ *Configuration, g *Group) {
+			*g = *sampleGroup()
+			g.Nodes, g.Port = "a=b", 1
+		}),
 			`group.nodes: is "a=b", and group.members lists gateways: set one of the two`},
 		{"nodes by no selector", fromNodes(func(_ *Configuration, g *Group) { g.Nodes = "a=b=c" }),
 			"group.nodes: is no label selector: "},

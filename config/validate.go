@@ -35,7 +35,8 @@ func (c *Configuration) Validate() error {
 	for i := range c.Group.Members {
 		if m := &c.Group.Members[i]; c.Group.Nodes != "" {
 			if err := c.CheckMember(m); err != nil {
-				errs = append(errs, Error{Path: "group.nodes", Problem: fmt.Sprintf("selects Node %s: %v", m.Name, err)})
+				errs = append(errs, Error{Path: "group.nodes",
+					Problem: fmt.Sprintf("selects Node %s: %v", m.Name, err)})
 			}
 		}
 	}

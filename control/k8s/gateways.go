@@ -19,9 +19,9 @@ import (
 	"sluice.dev/sluice/internal/wake"
 )
 
-// Gateways are the Nodes whose gateways are a group. It is the store of a Reflector of all Nodes: a
-// Node that loses its labels must be told from one that was deleted. It keeps those with the labels
-// or the annotation only.
+// Gateways has the Nodes whose gateways are a group. It is the store of a Reflector of all Nodes,
+// because a Node that loses its labels differs from a deleted one. It keeps only Nodes with the
+// labels or the annotation.
 type Gateways struct {
 	w        *Watcher
 	selector labels.Selector

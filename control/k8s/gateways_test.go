@@ -34,7 +34,8 @@ func groupNode(name string, label bool, sources string) *corev1.Node {
 func TestGateways(t *testing.T) {
 	t.Parallel()
 	s := k8stest.Start(t)
-	s.Set(groupNode("gw-a", true, "198.51.100.1,198.51.100.2"), groupNode("gw-b", true, ""), groupNode("worker", false, ""))
+	s.Set(groupNode("gw-a", true, "198.51.100.1,198.51.100.2"), groupNode("gw-b", true, ""),
+		groupNode("worker", false, ""))
 	w, err := k8s.New(k8s.Config{Log: debugHandler(), Client: s.Config(), Tracker: tracker.New(), NodeName: nodeName,
 		GroupNodes: "example.org/gateway=yes"})
 	if err != nil {

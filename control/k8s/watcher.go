@@ -28,7 +28,8 @@ type Config struct {
 	// AllNodes: all Nodes are read, for the addresses of nodes with endpoints (direct return);
 	// otherwise only the own Node.
 	AllNodes bool
-	// GroupNodes is a label selector of the Nodes that Gateways has; "" is none, and Gateways is nil.
+	// GroupNodes is a label selector of the Nodes that Gateways has; "" is none, and Gateways is
+	// nil.
 	GroupNodes string
 	// StaleEndpointTimeout is how long endpoints are served that vanish all at once without having
 	// been seen terminating; 0 is not at all.

@@ -8,7 +8,8 @@ import (
 	"sluice.dev/sluice/config"
 )
 
-// TestDefaultSocket: the socket for readers is the default only where the other one cannot be opened.
+// TestDefaultSocket: the socket for readers is the default only where the other one cannot be
+// opened.
 func TestDefaultSocket(t *testing.T) {
 	dir := t.TempDir()
 	c := config.Default()

@@ -101,7 +101,8 @@ func (m *groupNodes) why(node string) string {
 // rosterOf returns the list of members of Nodes, and reports the problems.
 func (d *Daemon) rosterOf(nodes []objects.GatewayNode) []config.GroupMember {
 	c, m := d.settings.config(), &d.members
-	list, problems := roster.New(roster.Input{Last: m.last, Nodes: nodes, Port: uint16(c.Group.Port), Check: c.CheckMember,
+	list, problems := roster.New(roster.Input{Last: m.last, Nodes: nodes, Port: uint16(c.Group.Port),
+		Check: c.CheckMember,
 		Ended: func(string) bool { return false }})
 	from := objects.Source{Kind: k8s.Kind, Path: "nodes of the group"}
 	for i := range problems {

@@ -118,7 +118,8 @@ func TestMembersAndReload(t *testing.T) {
 	}
 	s.setMembers(list)
 	for _, c := range []struct{ text, refused string }{
-		{pool("198.51.100.9"), ""}, {pool("198.51.100.3"), "group.nodes: selects Node gw-a: sources[1] is 198.51.100.3 of"},
+		{pool("198.51.100.9"), ""},
+		{pool("198.51.100.3"), "group.nodes: selects Node gw-a: sources[1] is 198.51.100.3 of"},
 	} {
 		if err := os.WriteFile(s.file, []byte(head+c.text), 0o600); err != nil {
 			t.Fatal(err)

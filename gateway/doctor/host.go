@@ -347,8 +347,8 @@ func (e *examination) readers() {
 	r := &e.f.Config.Readers
 	switch {
 	case e.f.ReadersErr != nil:
-		e.add(Warn, "readers", r.Socket, e.f.ReadersErr.Error(), "see the condition readers of sluice status; the daemon "+
-			"makes directory and socket when it starts")
+		e.add(Warn, "readers", r.Socket, e.f.ReadersErr.Error(),
+			"see the condition readers of sluice status; the daemon makes directory and socket when it starts")
 	case r.Enabled():
 		e.ok("readers", r.Socket, "for users of group "+r.Group)
 	}

@@ -64,7 +64,8 @@ func TestShareRefuses(t *testing.T) {
 	if err := errors.Join(os.Mkdir(open, 0o777), os.Chmod(open, 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Share(filepath.Join(open, "s"), os.Getgid()); err == nil || !strings.Contains(err.Error(), "chmod go-w") {
+	_, err := Share(filepath.Join(open, "s"), os.Getgid())
+	if err == nil || !strings.Contains(err.Error(), "chmod go-w") {
 		t.Errorf("a directory that all may write: %v", err)
 	}
 	if _, err := Share(filepath.Join(dir, "none", "d", "s"), os.Getgid()); !errors.Is(err, fs.ErrNotExist) {

@@ -216,8 +216,8 @@ func (c *Client) explain(err error, after time.Duration) error {
 		return fmt.Errorf("%w: no process answers on %s; start it with `sluice run --config FILE`, or give its socket "+
 			"with --socket", ErrNotRunning, c.socket)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("no permission to open %s: run as the user the daemon runs as (root), or, to read only, as a "+
-			"user of the group in readers.group of its configuration", c.socket)
+		return fmt.Errorf("no permission to open %s: run as the user the daemon runs as (root), or, to read only, as "+
+			"a user of the group in readers.group of its configuration", c.socket)
 	}
 	var u *url.Error
 	if errors.As(err, &u) {

@@ -456,7 +456,8 @@ func TestGroup(t *testing.T) {
 		{name: "files of one's own", cluster: []runtime.Object{system},
 			values: gateways(nil, values{"tls": values{"certFile": "/a", "keyFile": "/b", "caFile": "/c"}})},
 		{name: "gateways by their Nodes",
-			values: values{"config": values{"group": values{"nodes": "sluice.dev/gateway=true"}}}, secret: "sluice-group"},
+			values: values{"config": values{"group": values{"nodes": "sluice.dev/gateway=true"}}},
+			secret: "sluice-group"},
 		{name: "gateways by a list and by Nodes", values: gateways(nil, values{"nodes": "sluice.dev/gateway=true"}),
 			refused: "members lists the gateways, and nodes selects their Nodes"},
 		{name: "certificates without gateways", values: values{"group": values{"secret": "mine"}},
@@ -507,9 +508,11 @@ func TestGroup(t *testing.T) {
 				mounted && !strings.Contains(pod, "secret: {secretName: "+tt.secret+", ") {
 				t.Errorf("want Secret %q to be mounted and named:\n%s\n%s", tt.secret, pod, config)
 			}
-			policy := strings.Contains(files["sluice/templates/groupsources.yaml"], "kind: ValidatingAdmissionPolicyBinding")
+			policy := strings.Contains(files["sluice/templates/groupsources.yaml"],
+				"kind: ValidatingAdmissionPolicyBinding")
 			if policy != strings.Contains(config, "nodes: sluice.dev/gateway=true") {
-				t.Errorf("want a policy for annotations only with Nodes:\n%s", files["sluice/templates/groupsources.yaml"])
+				t.Errorf("want a policy for annotations only with Nodes:\n%s",
+					files["sluice/templates/groupsources.yaml"])
 			}
 			if strings.Contains(pod, disk) != group || strings.Contains(pod, "checksum/group: ") != group {
 				t.Errorf("want a directory on the disk, and a rollout with the list: %t:\n%s", group, pod)
