@@ -12,7 +12,7 @@ import (
 
 // dropped counts a dropped packet and frees its frames.
 func (w *Worker) dropped(d Desc, r reason.Drop) {
-	w.countDrop(r)
+	w.countDrop(d, r)
 	if w.tap != nil {
 		w.tapDrop(d, r)
 	}
@@ -26,9 +26,14 @@ func (w *Worker) countHeld(d Desc, by int) {
 	w.n.heldMore += by * (w.chains.Buffers(d) - 1)
 }
 
-func (w *Worker) countDrop(r reason.Drop) {
+// countDrop counts a dropped packet. d still has its bytes, or for a fragment that was not made the
+// ones of the whole packet.
+func (w *Worker) countDrop(d Desc, r reason.Drop) {
 	w.n.drops[r]++
 	w.n.dirty |= 1 << r
+	if w.n.drops[r] == w.samples.next[r] {
+		w.sample(d, r)
+	}
 }
 
 // publishEvery is the maximum age of the counters of a saturated worker. Publishing after each step

@@ -77,6 +77,7 @@ func (w *Worker) shutdown() {
 	w.planner.Snap, w.planner.View = nil, nil
 	w.publishAllBackends()
 	w.publish(1)
+	w.publishSamples(true)
 	if w.tap != nil {
 		w.publishTaps()
 	}

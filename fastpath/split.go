@@ -55,7 +55,7 @@ func (w *Worker) sendPart(o outgoing, ip []byte, at, bytes int, field uint16, ho
 	w.n.generated++
 	addr, ok := w.pool.Get()
 	if !ok {
-		w.countDrop(reason.NoFrame)
+		w.countDrop(o.desc, reason.NoFrame)
 		if w.tap != nil {
 			w.tapLost(o.desc, reason.NoFrame)
 		}

@@ -43,6 +43,9 @@ func (w *Worker) Step(now uint64) int {
 	w.reclaim()
 	w.expire(moved)
 	w.publish(moved)
+	if w.samples.open != 0 && w.planner.Now >= w.samples.due {
+		w.publishSamples(false)
+	}
 	if w.c.Copies != nil {
 		w.publishChanges()
 	}

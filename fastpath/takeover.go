@@ -62,6 +62,7 @@ type HeldFragment struct {
 func (w *Worker) Pause() Remains {
 	w.control.paused = true
 	w.publish(1)
+	w.publishSamples(true)
 	w.rest()
 	r := Remains{Counts: map[string]uint64{}, Free: w.pool.Free()}
 	w.eachCount(func(name string, v *uint64) { r.Counts[name] = *v })
@@ -258,6 +259,7 @@ func (w *Worker) assumeCounts(counts map[string]uint64) error {
 	for drop := range w.n.drops {
 		if n, ok := counts[dropName(reason.Drop(drop))]; ok {
 			known++
+			w.samples.before[drop], w.samples.next[drop] = n, n+1
 			if w.n.drops[drop] = n; n != 0 {
 				w.n.dirty |= 1 << drop
 			}

@@ -3,6 +3,7 @@ package fastpath
 import (
 	"errors"
 	"fmt"
+	mrand "math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -134,7 +135,8 @@ type Worker struct {
 	}
 	control control
 	// tap has the captures; nil without any.
-	tap *Taps
+	tap     *Taps
+	samples *dropSamples
 }
 
 // control has the requests of other goroutines.
@@ -199,6 +201,7 @@ func New(c Config) (*Worker, error) {
 	w.hops = newHopQueue(c.HeldPackets, c.HeldPerHop, [2]uint64{w.draws.source.Uint64(), w.draws.source.Uint64()})
 	w.frags = newFragmentQueue(c.HeldFragments, c.FragmentWait)
 	w.parked = newParkedQueue(c.Pool.Total())
+	w.samples = newDropSamples(mrand.NewPCG(w.draws.source.Uint64(), w.draws.source.Uint64()))
 	if c.Copies != nil {
 		w.waiting = newWaitingQueue(c.Pool.Total())
 		w.unknown = make(unknownConnections, unknownSlots)

@@ -48,7 +48,16 @@ type Record struct {
 	Point   Point
 	Verdict Verdict
 	Reason  reason.Drop
-	Flow    Flow
+	// Later: the packet is a later fragment, which has no ports.
+	Later bool
+	Flow  Flow
+
+	// These are of a sample of dropped packets. Weight is the number of packets that it stands for,
+	// Quoted the source and destination of the packet that an ICMP error quotes, QuotedProto its
+	// protocol.
+	Weight      uint64
+	Quoted      [2]flowtable.Socket
+	QuotedProto uint8
 
 	start, end uint64 // in the ring's bytes, counted from the ring's beginning
 }
@@ -85,6 +94,9 @@ const minRecord = 256
 func NewRing(bytes int) *Ring {
 	return &Ring{records: make([]Record, bytes/minRecord), bytes: make([]byte, bytes)}
 }
+
+// NewRecords returns a ring for n records without bytes, a power of two.
+func NewRecords(n int) *Ring { return &Ring{records: make([]Record, n)} }
 
 // Add appends a record with n bytes, at most half of the ring, and returns where to write them; ok
 // is false if there is no room. The worker calls it.
