@@ -62,8 +62,12 @@ func (d *Daemon) copies() *copies.Board {
 
 // runGroup exchanges flows with the other gateways of the group, if there is one.
 func (d *Daemon) runGroup(ctx context.Context) {
-	if d.group != nil {
-		d.life.spawn(func() { d.group.Run(ctx) })
+	if d.group == nil {
+		return
+	}
+	d.life.spawn(func() { d.group.Run(ctx) })
+	if d.settings.config().Group.Nodes != "" {
+		d.life.spawn(func() { d.followMembers(ctx) })
 	}
 }
 
@@ -111,9 +115,9 @@ func (d *Daemon) groupView() *status.GroupView {
 	errs, listener := d.group.Errors()
 	view := &status.GroupView{Listener: listener, Complete: v.Complete, HeldPorts: v.HeldPorts,
 		Flows: map[string]uint64{}}
-	for i, m := range v.Members {
+	for _, m := range v.Members {
 		view.Members = append(view.Members, status.GroupMemberView{Name: m.Name, Address: m.Address,
-			HasOurFlows: m.HasOurs, WeHaveItsFlows: m.HasIts, Copies: m.Copies, Lag: m.Lag, Error: errs[i]})
+			HasOurFlows: m.HasOurs, WeHaveItsFlows: m.HasIts, Copies: m.Copies, Lag: m.Lag, Error: errs[m.Number]})
 	}
 	for _, s := range v.Standings {
 		view.Sources = append(view.Sources, status.GroupSourceView{Address: s.Address, State: string(s.State)})

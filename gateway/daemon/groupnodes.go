@@ -12,6 +12,7 @@ import (
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/gateway/roster"
+	"sluice.dev/sluice/internal/heartbeat"
 )
 
 // nodesWithin is how long a gateway that starts waits for the Nodes of its group, before it goes on
@@ -81,7 +82,7 @@ func (d *Daemon) readMembersOnce(patient bool) error {
 		d.log.Warn("the Nodes of the group cannot be read; its members are the last ones", "error", state.Err)
 	}
 	node, _ := c.Node() // checked at start
-	if !slices.ContainsFunc(list, func(o config.GroupMember) bool { return o.Name == node }) {
+	if !hasMember(list, node) {
 		return fmt.Errorf("Node %s is no member: give it the labels %s, and the annotation %s with two source "+
 			"addresses of each family%s", node, c.Group.Nodes, objects.AnnotationGroupSources, m.why(node))
 	}
@@ -101,9 +102,12 @@ func (m *groupNodes) why(node string) string {
 // rosterOf returns the list of members of Nodes, and reports the problems.
 func (d *Daemon) rosterOf(nodes []objects.GatewayNode) []config.GroupMember {
 	c, m := d.settings.config(), &d.members
-	list, problems := roster.New(roster.Input{Last: m.last, Nodes: nodes, Port: uint16(c.Group.Port),
-		Check: c.CheckMember,
-		Ended: func(string) bool { return false }})
+	in := roster.Input{Last: m.last, Nodes: nodes, Port: uint16(c.Group.Port), Check: c.CheckMember,
+		Ended: func(string) bool { return false }}
+	if d.group != nil {
+		in.Ended, in.Running, in.Removed = d.group.Ended, true, d.group.View().Removed
+	}
+	list, problems := roster.New(in)
 	from := objects.Source{Kind: k8s.Kind, Path: "nodes of the group"}
 	for i := range problems {
 		problems[i].Source = from
@@ -120,7 +124,7 @@ func (d *Daemon) rosterOf(nodes []objects.GatewayNode) []config.GroupMember {
 // enforceMembers writes a list to the disk, and puts it in force.
 func (d *Daemon) enforceMembers(list []config.GroupMember) error {
 	m := &d.members
-	if !slices.EqualFunc(list, m.last, func(a, b config.GroupMember) bool { return roster.Same(&a, &b) }) {
+	if !sameMembers(list, m.last) {
 		if err := m.file.Save(list); err != nil {
 			return fmt.Errorf("group.stateDir: %w", err)
 		}
@@ -136,4 +140,76 @@ func memberNames(list []config.GroupMember) (names []string) {
 		names = append(names, list[i].Name)
 	}
 	return names
+}
+
+// followEvery is how often the list is made without a change of Nodes: a gateway has ended, or the
+// last flow of a removed one.
+const followEvery = 5 * time.Second
+
+// followMembers changes the members of the group as their Nodes change, until ctx is done.
+func (d *Daemon) followMembers(ctx context.Context) {
+	tick := time.NewTicker(followEvery)
+	defer tick.Stop()
+	beat := d.beats.Add("members of the group", heartbeat.DefaultBounds)
+	defer beat.Rest()
+	failed := ""
+	for {
+		beat.Beat()
+		err := d.changeMembers(ctx)
+		switch {
+		case errors.Is(err, errRemoved):
+			d.life.fail(err)
+			return
+		case err == nil:
+			failed = ""
+		case err.Error() != failed:
+			failed = err.Error()
+			d.log.Error("members of the group stay as they are; it is tried again", "error", err)
+		}
+		beat.Rest()
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.inputs.kubernetes.Gateways().Changed():
+		case <-tick.C:
+		}
+	}
+}
+
+// errRemoved ends a gateway whose Node was removed from the group for good: other gateways have
+// forgotten its flows, and may give their ports to others.
+var errRemoved = errors.New("this gateway was removed from its group: its Node was deleted, has the taint " +
+	"node.kubernetes.io/out-of-service, or has lost labels and annotation; it starts again as a member with its Node's " +
+	"labels and annotation")
+
+// changeMembers puts the list of the present Nodes in force.
+func (d *Daemon) changeMembers(ctx context.Context) error {
+	nodes, state := d.inputs.kubernetes.Gateways().Nodes()
+	if !state.Synced {
+		return nil // the list of the file stays
+	}
+	list, m := d.rosterOf(nodes), &d.members
+	node, _ := d.settings.config().Node() // checked at start
+	switch {
+	case len(list) == 0:
+		return errors.New("no Node is a member any more, so the API server may have lost its objects")
+	case !hasMember(list, node):
+		return errRemoved
+	case !sameMembers(list, m.last):
+		if err := d.enforceMembers(list); err != nil {
+			return err
+		}
+		d.host.applySources()
+		d.configure(ctx)
+	}
+	d.group.Set(list)
+	return nil
+}
+
+func hasMember(list []config.GroupMember, name string) bool {
+	return slices.ContainsFunc(list, func(o config.GroupMember) bool { return o.Name == name })
+}
+
+func sameMembers(a, b []config.GroupMember) bool {
+	return slices.EqualFunc(a, b, func(a, b config.GroupMember) bool { return roster.Same(&a, &b) })
 }

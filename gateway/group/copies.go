@@ -41,6 +41,15 @@ func NewIndex(records uint32) Index { return make(Index, records) }
 // Owner returns the owner whose copy a record is, or 0.
 func (x Index) Owner(n uint32) int { return int(x[n].word & entryOwner) }
 
+// Forget removes the entries of an owner, whose number may be another one's then.
+func (x Index) Forget(owner int) {
+	for n := range x {
+		if x.Owner(uint32(n)) == owner {
+			x[n] = entry{}
+		}
+	}
+}
+
 // entry is a record's copy; the zero value is none.
 //
 //	31   5      4      3   0

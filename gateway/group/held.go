@@ -67,8 +67,14 @@ func (l *Ledger) free(h *held, m Member) {
 	l.freed(h.slot)
 }
 
-// Removed notes that a member was removed from the group for good: nothing is held for it.
+// Added notes a member that joins the group, which has no record of this owner.
+func (l *Ledger) Added(m Member) { l.everybody.add(m) }
+
+// Removed notes that a member was removed from the group for good: nothing is held for it, and its
+// number may be another one's. Its stream must be closed.
 func (l *Ledger) Removed(m Member) {
+	l.Lost(m)
+	l.peers[m] = peer{}
 	l.everybody.remove(m)
 	for _, h := range l.held {
 		l.free(h, m)
@@ -76,4 +82,5 @@ func (l *Ledger) Removed(m Member) {
 	for i := range l.slots {
 		l.slots[i].may.remove(m)
 	}
+	l.lookComplete()
 }

@@ -22,6 +22,11 @@ func (l *Ledger) Connected(m Member) {
 	for _, h := range l.held {
 		h.told.remove(m)
 	}
+	l.lookComplete()
+}
+
+// lookComplete notes whether all members were reached.
+func (l *Ledger) lookComplete() {
 	reached := Members(0)
 	for i := range l.peers {
 		if l.peers[i].reached {

@@ -7,6 +7,9 @@
 //	                    │ ─────► exchange, peers      streams, listener
 //	                    └──────► View, 50 times a second: status, metrics, pulse
 //
+// Gateways join and are removed while it runs (Set). Each has a number, a group.Member, which it keeps
+// until it is removed and its last copy has ended.
+//
 // A gateway in a group also announces the source addresses of the others (View.Announced), each
 // with a longer AS path the later it comes in the order of that owner (sources.Order). It does so
 // as long as it has the owner's flows: it was in step with the owner once, and has kept the copies.

@@ -2,6 +2,7 @@ package members
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"time"
@@ -36,12 +37,13 @@ func (m *Members) accept(ctx context.Context) error {
 	}
 	m.noteListener(nil)
 	return m.transport.Serve(ctx, l, func(from peers.Peer, s *peers.Stream) error {
-		for i := range m.others {
-			if m.others[i].Name == from.Name {
-				return m.exchange.Accept(i, s)
-			}
+		m.mu.Lock()
+		i, found := m.others.find(from.Name)
+		m.mu.Unlock()
+		if !found {
+			return fmt.Errorf("%s was removed from the group", from.Name)
 		}
-		panic("members: a peer that the transport was not configured with")
+		return m.exchange.Accept(i, s)
 	})
 }
 

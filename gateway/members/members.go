@@ -3,6 +3,7 @@ package members
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -57,7 +58,6 @@ type Config struct {
 type Members struct {
 	c         Config
 	self      config.GroupMember
-	others    []config.GroupMember // by name; the index is the group.Member
 	sources   *sources.Sources
 	flows     *replication.Flows
 	exchange  *exchange.Exchange
@@ -67,10 +67,38 @@ type Members struct {
 	watch     watch
 	running   atomic.Bool // Run has begun
 
-	mu     sync.Mutex // guards the fields below
-	errs   []string   // by other gateway: why its last stream has ended; empty: none has since it was in step
+	mu     sync.Mutex // guards the fields below; the exchange's goroutine reads others without it
+	others others     // the exchange's goroutine writes it, after New
 	listen string     // why the listener is not open; empty: it is
 	slow   string     // why flows may be copied late; empty: the exchange has precedence
+}
+
+// others are the other gateways: the index is the group.Member. A gateway keeps its number until it
+// is removed and this gateway has no copy of its flows any more.
+type others [group.MaxMembers]*other
+
+// other is another gateway.
+type other struct {
+	config.GroupMember
+	removed bool   // for good
+	err     string // why its last stream has ended; empty: none has since it was in step
+	stopped int64  // when a stream of it has ended because its process stops; 0: it was in step since
+}
+
+// find returns the number of a gateway.
+func (o *others) find(name string) (i int, found bool) {
+	i = slices.IndexFunc(o[:], func(o *other) bool { return o != nil && o.Name == name })
+	return i, i >= 0
+}
+
+// present returns the gateways that were not removed.
+func (o *others) present() (list []*other) {
+	for _, of := range o {
+		if of != nil && !of.removed {
+			list = append(list, of)
+		}
+	}
+	return list
 }
 
 // New reads the files, and joins the flow table. No worker may run yet.
@@ -79,14 +107,12 @@ func New(c Config) (*Members, error) {
 	if !found {
 		return nil, fmt.Errorf("group.members has no entry for %s, the name of this node", c.Self)
 	}
-	m := &Members{c: c, self: c.Group.Members[at]}
-	for i := range c.Group.Members {
-		if i != at {
-			m.others = append(m.others, c.Group.Members[i])
-		}
+	m := &Members{c: c, self: c.Group.Members[at], listen: "it is not open yet"}
+	list := slices.Delete(slices.Clone(c.Group.Members), at, at+1)
+	slices.SortFunc(list, func(a, b config.GroupMember) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range list {
+		m.others[i] = &other{GroupMember: list[i]}
 	}
-	slices.SortFunc(m.others, func(a, b config.GroupMember) int { return cmp.Compare(a.Name, b.Name) })
-	m.errs, m.listen = make([]string, len(m.others)), "it is not open yet"
 	var err error
 	if m.transport, err = peers.New(m.peers()); err != nil {
 		return nil, fmt.Errorf("group.tls: %w", err)
@@ -97,15 +123,15 @@ func New(c Config) (*Members, error) {
 	}
 	rc := replication.Config{Table: c.Table, Workers: c.Workers, Sources: addresses(m.self.Sources),
 		Unowned: c.Taken, Now: now}
-	for _, o := range m.others {
-		rc.Others = append(rc.Others, replication.Other{Sources: addresses(o.Sources), Later: m.self.Name < o.Name})
+	for i := range list {
+		rc.Others = append(rc.Others, m.replicated(m.others[i]))
 	}
 	if m.flows, err = replication.New(rc); err != nil {
 		return nil, err
 	}
 	m.exchange = exchange.New(m.streams())
 	m.flows.Attach(m.exchange)
-	m.watch = newWatch(m)
+	m.order()
 	m.noteKept()
 	m.look()
 	return m, nil
@@ -127,10 +153,16 @@ func (m *Members) peers() peers.Config {
 	}}
 	c.Files = peers.Files{Certificate: m.c.Group.TLS.CertFile, Key: m.c.Group.TLS.KeyFile,
 		Authorities: m.c.Group.TLS.CAFile}
-	for i := range m.others {
-		c.Peers = append(c.Peers, peer(&m.others[i]))
-	}
+	c.Peers = m.others.peers()
 	return c
+}
+
+// peers returns the gateways that may connect.
+func (o *others) peers() (list []peers.Peer) {
+	for _, of := range o.present() {
+		list = append(list, peer(&of.GroupMember))
+	}
+	return list
 }
 
 func peer(m *config.GroupMember) peers.Peer { return peers.Peer{Name: m.Name, Address: m.Address} }
@@ -141,21 +173,32 @@ func owner(m *config.GroupMember) sources.Owner {
 
 // streams returns the configuration of the exchange.
 func (m *Members) streams() exchange.Config {
-	incarnation, _ := m.sources.Incarnation()
 	c := exchange.Config{Ledger: m.flows.Ledger(), Waiter: m.transport, Now: now, Step: m.step, Failed: m.failed}
-	for i := range m.others {
-		o := &m.others[i]
-		self := wire.Greeting{Name: m.self.Name, Incarnation: incarnation, Sources: sources.Hash(
-			owner(&m.self), owner(o))}
-		c.Peers = append(c.Peers, exchange.Peer{
-			Owner: session.Owner{Self: self, Sources: addresses(m.self.Sources), Ledger: m.flows.Ledger(),
-				Flows: m.flows, Member: group.Member(i), Name: o.Name},
-			Member: session.Member{Self: self, Owner: o.Name, Sources: addresses(o.Sources),
-				Copies: m.flows.Copies(i), Read: m.flows.ReadCopy},
-			Dial: func(ctx context.Context) (exchange.Stream, error) { return m.transport.Dial(ctx, peer(o)) },
-		})
+	for i, o := range m.others {
+		if o != nil {
+			c.Peers = append(c.Peers, m.peerOf(i, o))
+		}
 	}
 	return c
+}
+
+func (m *Members) replicated(o *other) replication.Other {
+	return replication.Other{Sources: addresses(o.Sources), Later: m.self.Name < o.Name}
+}
+
+// peerOf returns the two streams with another gateway.
+func (m *Members) peerOf(i int, o *other) exchange.Peer {
+	incarnation, _ := m.sources.Incarnation()
+	self := wire.Greeting{Name: m.self.Name, Incarnation: incarnation, Sources: sources.Hash(
+		owner(&m.self), owner(&o.GroupMember))}
+	to := peer(&o.GroupMember)
+	return exchange.Peer{
+		Owner: session.Owner{Self: self, Sources: addresses(m.self.Sources), Ledger: m.flows.Ledger(),
+			Flows: m.flows, Member: group.Member(i), Name: o.Name},
+		Member: session.Member{Self: self, Owner: o.Name, Sources: addresses(o.Sources),
+			Copies: m.flows.Copies(i), Read: m.flows.ReadCopy},
+		Dial: func(ctx context.Context) (exchange.Stream, error) { return m.transport.Dial(ctx, to) },
+	}
 }
 
 // Board returns what workers share with the streams.
@@ -164,15 +207,6 @@ func (m *Members) Board() *copies.Board { return m.flows.Board() }
 // OpenAddress returns the source address of a family of which new flows get ports; false if there
 // is none now.
 func (m *Members) OpenAddress(is6 bool) (netip.Addr, bool) { return m.sources.OpenAddress(is6) }
-
-// Addresses returns the source addresses of all gateways of the group.
-func (m *Members) Addresses() []netip.Addr {
-	list := slices.Clone(m.self.Sources)
-	for i := range m.others {
-		list = append(list, m.others[i].Sources...)
-	}
-	return list
-}
 
 // Recover takes the flows that the previous process has handed over. No worker may run yet. The
 // previous process attracted packets for the VIPs, and so does this one.
@@ -207,10 +241,14 @@ func (m *Members) step() {
 func (m *Members) failed(i int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if why := err.Error(); m.errs[i] != why {
-		m.errs[i] = why
-		m.c.Log.Warn("a stream with another gateway has ended, and is opened again", "gateway", m.others[i].Name,
-			"error", why)
+	o := m.others[i]
+	var refused *peers.RefusedError
+	if errors.As(err, &refused) && refused.Reason == exchange.ErrStopped.Error() {
+		o.stopped = now()
+	}
+	if why := err.Error(); o.err != why {
+		o.err = why
+		m.c.Log.Warn("a stream with another gateway has ended, and is opened again", "gateway", o.Name, "error", why)
 	}
 }
 

@@ -79,7 +79,7 @@ func (g *gateway) start(kept bool) {
 	c.StateDir = filepath.Join(g.dir, "disk")
 	c.TLS = config.GroupTLS{CertFile: filepath.Join(g.dir, certs.CertFile),
 		KeyFile: filepath.Join(g.dir, certs.KeyFile), CAFile: filepath.Join(g.dir, certs.CAFile)}
-	g.Members, err = New(Config{Log: slog.New(slog.DiscardHandler), Group: &c, Self: c.Members[g.index].Name,
+	g.Members, err = New(Config{Log: slog.New(slog.DiscardHandler), Group: &c, Self: fmt.Sprintf("gw-%c", 'a'+g.index),
 		StateDir: state, Kept: kept, Taken: g.taken, Table: g.file.Table, Workers: 1, KeepAfter: time.Hour,
 		RealTime: func() error { return nil },
 		InUse:    func(netip.Addr) int { return 0 }, Opened: func() { g.opened <- struct{}{} }})
@@ -151,9 +151,12 @@ func (g *gateway) copies(of int) func(v *View) bool {
 }
 
 // ranks returns the ranks of all source addresses, in order; -1 for those that are not announced.
-func (l *lab) ranks(v *View) (list []int) {
-	for i := range l.group.Members {
-		for _, a := range l.group.Members[i].Sources {
+func (l *lab) ranks(v *View) []int { return l.ranksOf(v, l.group.Members...) }
+
+// ranksOf returns the ranks of the source addresses of gateways.
+func (l *lab) ranksOf(v *View, of ...config.GroupMember) (list []int) {
+	for i := range of {
+		for _, a := range of[i].Sources {
 			rank := -1
 			if j := slices.IndexFunc(v.Announced, func(s pulse.Source) bool { return s.Address == a }); j >= 0 {
 				rank = v.Announced[j].Rank
@@ -315,6 +318,169 @@ func TestAddressMoves(t *testing.T) {
 		t.Errorf("gw-b has %d copies and %d flows, want the flow of the address that moved", n,
 			b.file.Table.Counts().Live[0])
 	}
+}
+
+// end ends the flow, or the copy, of a gateway with a client's port.
+func (g *gateway) end(port uint16) {
+	t := g.l.t
+	t.Helper()
+	found := false
+	g.handle.Enter(flowtable.Time(boottime.Nanos()))
+	for slot := range g.file.Table.Slots() {
+		r := g.file.Table.AtSlot(slot)
+		if r == 0 || !g.handle.Live(r) {
+			continue
+		}
+		var client header.Tuple
+		if g.handle.Tuple(r, flowtable.ClientSide, &client); client.SrcPort == port {
+			g.handle.Delete(r)
+			found = true
+		}
+	}
+	g.handle.Publish()
+	g.handle.Leave()
+	g.Board().Changed()
+	if !found {
+		t.Fatalf("gateway %d has no flow of port %d", g.index, port)
+	}
+}
+
+// numbers returns the number of each other gateway.
+func numbers(v *View) map[string]group.Member {
+	of := map[string]group.Member{}
+	for _, m := range v.Members {
+		of[m.Name] = m.Number
+	}
+	return of
+}
+
+// TestJoinAndRemove: gateways join and are removed while others run. They keep their numbers; of a
+// removed one the flows live on, and its number is another one's when the last has ended.
+func TestJoinAndRemove(t *testing.T) {
+	l := newLab(t, 4)
+	a, b, c, d := l.gateways[0], l.gateways[1], l.gateways[2], l.gateways[3]
+	all := l.group.Members
+	has := func(n int) func(v *View) bool {
+		return func(v *View) bool { return len(v.Members) == n && inStep(v) }
+	}
+	open := func(v *View) bool { return v.Standings[0].State == sources.Open }
+	l.group.Members = []config.GroupMember{all[0], all[2]} // gw-b comes between the two
+	a.start(false)
+	c.start(false)
+	for _, g := range []*gateway{a, c} {
+		g.until("in step with the other", has(1))
+		g.until("open", open)
+	}
+	a.flow(1000)
+	c.until("a copy", func(v *View) bool { return v.Members[0].Copies == 1 })
+	was := numbers(a.View())["gw-c"]
+
+	l.group.Members = all[:3]
+	a.Set(l.group.Members)
+	b.start(false)
+	b.until("connected to gw-a", func(v *View) bool { return v.Members[0].HasIts && v.Members[0].HasOurs })
+	if b.View().Complete || open(b.View()) {
+		t.Error("gw-b opens an address although gw-c does not know it")
+	}
+	c.Set(l.group.Members)
+	for _, g := range []*gateway{a, b, c} {
+		g.until("in step with both", has(2))
+		g.until("open", open)
+	}
+	if is := numbers(a.View()); is["gw-c"] != was || is["gw-b"] == was {
+		t.Errorf("gw-a has the numbers %v, gw-c had %d", is, was)
+	}
+	if n := b.View().Members[0].Copies; n != 1 {
+		t.Errorf("gw-b has %d copies of the flow from before it joined", n)
+	}
+	b.flow(2000)
+	for _, g := range []*gateway{a, c} {
+		g.until("a copy of gw-b's flow", func(v *View) bool { return g.file.Table.CopiesOf(int(numbers(v)["gw-b"])+1) == 1 })
+	}
+
+	b.stop()
+	a.until("without gw-b", func(v *View) bool { return !v.Members[0].HasOurs })
+	if a.Ended("gw-b") || a.Ended("gw-c") {
+		t.Error("a gateway has ended at once")
+	}
+	a.mu.Lock()
+	i, _ := a.others.find("gw-b")
+	a.others[i].stopped -= int64(endedAfter)
+	a.mu.Unlock()
+	if !a.Ended("gw-b") || a.Ended("gw-c") {
+		t.Errorf("ended: gw-b %t, gw-c %t", a.Ended("gw-b"), a.Ended("gw-c"))
+	}
+	a.end(1000)
+	a.until("a held port", func(v *View) bool { return v.HeldPorts == 1 && v.Members[1].Lag == 0 })
+	l.group.Members = []config.GroupMember{all[0], all[2]}
+	a.Set(l.group.Members)
+	c.Set(l.group.Members)
+	for _, g := range []*gateway{a, c} {
+		g.until("in step with the other", has(1))
+		g.until("without a held port", func(v *View) bool { return v.HeldPorts == 0 })
+		v := g.View()
+		if len(v.Removed) != 1 || v.Removed[0].Name != "gw-b" {
+			t.Errorf("gateway %d: removed are %v", g.index, v.Removed)
+		}
+		if got := l.ranksOf(v, all[1]); got[0] <= staleRank || got[1] <= staleRank {
+			t.Errorf("gateway %d announces the addresses of gw-b with ranks %v", g.index, got)
+		}
+	}
+
+	l.group.Members = []config.GroupMember{all[0], all[2], all[3]}
+	a.Set(l.group.Members)
+	a.end(2000)
+	c.end(2000)
+	for _, g := range []*gateway{a, c} {
+		g.until("without gw-b's flow", func(v *View) bool { return len(v.Removed) == 0 })
+		if got := l.ranksOf(g.View(), all[1]); got[0] != -1 {
+			t.Errorf("gateway %d announces the addresses of gw-b with ranks %v", g.index, got)
+		}
+	}
+	c.Set(l.group.Members)
+	d.start(false)
+	for _, g := range []*gateway{a, c, d} {
+		g.until("in step with both", has(2))
+	}
+	if n := numbers(c.View())["gw-d"]; n != 1 {
+		t.Errorf("gw-d has number %d at gw-c, want 1 of gw-b", n)
+	}
+	d.until("open", open)
+	d.flow(3000)
+	c.until("a copy of gw-d's flow", func(v *View) bool { return v.Members[1].Copies == 1 })
+}
+
+// TestReturn: a gateway that was removed returns while others have copies of its flows, and takes
+// them back.
+func TestReturn(t *testing.T) {
+	l := newLab(t, 3)
+	a, b, c := l.gateways[0], l.gateways[1], l.gateways[2]
+	for _, g := range l.gateways {
+		g.start(false)
+	}
+	for _, g := range l.gateways {
+		g.until("in step with all", inStep)
+		g.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+	}
+	b.flow(1000)
+	a.until("a copy", a.copies(1))
+	c.until("a copy", c.copies(1))
+	b.stop()
+	all := l.group.Members
+	for _, g := range []*gateway{a, c} {
+		g.Set([]config.GroupMember{all[0], all[2]})
+		g.until("without gw-b", func(v *View) bool { return len(v.Members) == 1 && len(v.Removed) == 1 })
+		g.Set(all)
+		g.until("with gw-b", func(v *View) bool { return len(v.Members) == 2 && len(v.Removed) == 0 })
+	}
+	b.start(false)
+	for _, g := range l.gateways {
+		g.until("in step with all", inStep)
+	}
+	if n := b.file.Table.Counts().Live[0]; n != 1 {
+		t.Errorf("gw-b has taken back %d flows, want 1", n)
+	}
+	a.until("a copy", a.copies(1))
 }
 
 // TestAlone: a gateway whose others are not there attracts packets after a while, and copies

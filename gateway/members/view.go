@@ -1,6 +1,7 @@
 package members
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -26,10 +27,13 @@ type View struct {
 	// HeldPorts are source ports of ended flows that other gateways may still have.
 	HeldPorts int
 	Standings []sources.Standing
+	// Removed are gateways that were removed while this one has copies of their flows.
+	Removed []config.GroupMember
 }
 
 // Member is another gateway, as this one sees it.
 type Member struct {
+	Number  group.Member
 	Name    string
 	Address netip.AddrPort
 	HasOurs bool // it has all flows of this gateway
@@ -45,12 +49,17 @@ func (v *View) closed() bool {
 // View returns the present view. Any goroutine may call it.
 func (m *Members) View() *View { return m.view.Load() }
 
-// Errors returns why the last stream with each other gateway has ended, by its index in
-// View.Members; empty while it is in step. listener is why other gateways cannot connect.
-func (m *Members) Errors() (list []string, listener string) {
+// Errors returns why the last stream with each other gateway has ended, by its number; empty while
+// it is in step. listener is why other gateways cannot connect.
+func (m *Members) Errors() (list [group.MaxMembers]string, listener string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Clone(m.errs), m.listen
+	for i, o := range m.others {
+		if o != nil {
+			list[i] = o.err
+		}
+	}
+	return list, m.listen
 }
 
 // Slow returns why the exchange has no precedence over other processes, or nothing if it has.
@@ -82,42 +91,45 @@ type watch struct {
 	next   int64 // when to look again
 	began  int64 // when Run began; 0 before
 	joined bool
-	of     []watched // by other gateway
+	of     [group.MaxMembers]watched // by number
 }
 
 // watched is another gateway as an owner.
 type watched struct {
-	before []int // gateways that come before this one in its order, by index
-	whole  bool  // this gateway or its previous process was in step with it once: it has its flows
-	heard  int64 // when this gateway was in step with it last, or began to look
-	keeps  bool  // this gateway decides when its flows are over
+	before []int  // gateways that come before this one in its order, by number
+	whole  bool   // this gateway or its previous process was in step with it once: it has its flows
+	heard  int64  // when this gateway was in step with it last, or began to look
+	keeps  bool   // this gateway decides when its flows are over
+	was    Member // in the view before
 }
 
-func newWatch(m *Members) (w watch) {
+// order notes in which order gateways come for the source addresses of each.
+func (m *Members) order() {
 	names := []string{m.self.Name}
-	for i := range m.others {
-		names = append(names, m.others[i].Name)
+	for _, o := range m.others.present() {
+		names = append(names, o.Name)
 	}
-	for i := range m.others {
-		var of watched
-		for _, name := range sources.Order(m.others[i].Name, names)[1:] {
+	for i, o := range m.others {
+		if o == nil {
+			continue
+		}
+		w := &m.watch.of[i]
+		w.before = nil
+		for _, name := range sources.Order(o.Name, names)[1:] {
 			if name == m.self.Name {
 				break
 			}
-			of.before = append(of.before, slices.IndexFunc(m.others, func(o config.GroupMember) bool {
-				return o.Name == name
-			}))
+			at, _ := m.others.find(name)
+			w.before = append(w.before, at)
 		}
-		w.of = append(w.of, of)
 	}
-	return w
 }
 
 // noteKept notes the owners of copies in the table of the previous process. Such an owner may be
 // gone: without a route to its source addresses here, its flows would end with the previous
 // process.
 func (m *Members) noteKept() {
-	for i := range m.others {
+	for i := range m.watch.of {
 		m.watch.of[i].whole = m.c.Table.CopiesOf(i+1) > 0
 	}
 }
@@ -132,35 +144,45 @@ func (m *Members) look() {
 	ledger := m.flows.Ledger()
 	v := &View{Complete: ledger.Complete(), HeldPorts: m.c.Table.HeldPorts(), Standings: m.sources.Standings()}
 	all := true
-	for i := range m.others {
-		o := Member{Name: m.others[i].Name, Address: m.others[i].Address, HasIts: m.exchange.InStep(i),
+	for i, of := range m.others {
+		switch {
+		case of == nil:
+			continue
+		case of.removed:
+			v.Removed = append(v.Removed, of.GroupMember)
+			continue
+		}
+		o := Member{Number: group.Member(i), Name: of.Name, Address: of.Address, HasIts: m.exchange.InStep(i),
 			HasOurs: ledger.View(group.Member(i)) == group.InStep, Copies: m.c.Table.CopiesOf(i + 1),
 			Lag: ledger.Lag(group.Member(i))}
 		v.Copied = v.Copied || o.HasOurs
 		all = all && o.HasIts
 		v.Members = append(v.Members, o)
 	}
+	slices.SortFunc(v.Members, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
 	w.joined = w.joined || all || w.began != 0 && at-w.began > int64(joinWithin)
 	v.Joined = w.joined
 	m.keep(v, at)
 	v.Announced = m.announced(v)
 	m.note(v)
 	m.view.Store(v)
+	m.free()
 }
 
 // keep notes which owners are heard, and decides whose flows this gateway ends: an owner's
 // that is gone, while no gateway before this one is there.
 func (m *Members) keep(v *View, at int64) {
-	for i := range m.watch.of {
-		w := &m.watch.of[i]
-		if v.Members[i].HasIts || w.heard == 0 {
+	for i := range v.Members {
+		o := &v.Members[i]
+		w := &m.watch.of[o.Number]
+		if o.HasIts || w.heard == 0 {
 			w.heard = at
 		}
-		w.whole = w.whole || v.Members[i].HasIts
-		first := !slices.ContainsFunc(w.before, func(j int) bool { return v.Members[j].HasIts })
+		w.whole = w.whole || o.HasIts
+		first := !slices.ContainsFunc(w.before, m.exchange.InStep)
 		if keeps := first && at-w.heard > int64(m.c.KeepAfter); keeps != w.keeps {
 			w.keeps = keeps
-			m.flows.Keep(i, keeps)
+			m.flows.Keep(int(o.Number), keeps)
 		}
 	}
 }
@@ -174,16 +196,16 @@ func (m *Members) announced(v *View) (list []pulse.Source) {
 		}
 		list = append(list, pulse.Source{Address: s.Address, Rank: rank})
 	}
-	for i := range m.others {
+	for i, o := range m.others {
 		w := &m.watch.of[i]
-		if !w.whole {
+		if o == nil || !w.whole {
 			continue
 		}
 		rank := 1 + len(w.before)
-		if !v.Members[i].HasIts {
+		if !m.exchange.InStep(i) {
 			rank += staleRank
 		}
-		for _, a := range m.others[i].Sources {
+		for _, a := range o.Sources {
 			list = append(list, pulse.Source{Address: a, Rank: rank})
 		}
 	}
@@ -193,17 +215,20 @@ func (m *Members) announced(v *View) (list []pulse.Source) {
 
 // note logs which gateways are in step, and forgets the errors of those that are.
 func (m *Members) note(v *View) {
-	before := m.view.Load()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i, o := range v.Members {
+	for _, o := range v.Members {
+		of, was := m.others[o.Number], &m.watch.of[o.Number].was
 		if o.HasOurs && o.HasIts {
-			m.errs[i] = ""
+			of.err = ""
 		}
-		if before == nil || before.Members[i].HasOurs == o.HasOurs && before.Members[i].HasIts == o.HasIts {
-			continue
+		if o.HasOurs || o.HasIts {
+			of.stopped = 0
 		}
-		m.c.Log.Info("another gateway of the group", "gateway", o.Name, "hasOurFlows", o.HasOurs, "weHaveItsFlows",
-			o.HasIts, "copies", o.Copies)
+		if was.HasOurs != o.HasOurs || was.HasIts != o.HasIts {
+			m.c.Log.Info("another gateway of the group", "gateway", o.Name, "hasOurFlows", o.HasOurs, "weHaveItsFlows",
+				o.HasIts, "copies", o.Copies)
+		}
+		*was = o
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 )
 
 // perPeer is the greatest number of connections at once from each peer's address: one, an earlier
@@ -15,18 +16,25 @@ const perPeer = 4
 // of a peer, before anything is read.
 type admitting struct {
 	net.Listener
+	peers   *atomic.Pointer[[]Peer]
 	refused func(error)
 
 	mu   sync.Mutex
-	free map[netip.Addr]int // how many more connections an address may have
+	open map[netip.Addr]int // how many connections an address has
 }
 
-func admit(l net.Listener, peers []Peer, refused func(error)) *admitting {
-	a := &admitting{Listener: l, refused: refused, free: map[netip.Addr]int{}}
-	for _, p := range peers {
-		a.free[p.Address.Addr()] += perPeer
+func admit(l net.Listener, peers *atomic.Pointer[[]Peer], refused func(error)) *admitting {
+	return &admitting{Listener: l, peers: peers, refused: refused, open: map[netip.Addr]int{}}
+}
+
+// allowed returns how many connections an address may have.
+func (a *admitting) allowed(from netip.Addr) (n int) {
+	for _, p := range *a.peers.Load() {
+		if p.Address.Addr() == from {
+			n += perPeer
+		}
 	}
-	return a
+	return n
 }
 
 // Accept returns the next connection that is admitted.
@@ -51,20 +59,22 @@ func (a *admitting) Accept() (net.Conn, error) {
 func (a *admitting) take(from netip.Addr) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch free, known := a.free[from]; {
-	case !known:
+	switch n := a.allowed(from); {
+	case n == 0:
 		return fmt.Errorf("%s is not the address of a member", from)
-	case free == 0:
+	case a.open[from] >= n:
 		return fmt.Errorf("%s has too many connections", from)
 	}
-	a.free[from]--
+	a.open[from]++
 	return nil
 }
 
 func (a *admitting) give(from netip.Addr) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.free[from]++
+	if a.open[from]--; a.open[from] == 0 {
+		delete(a.open, from)
+	}
 }
 
 // admitted is a connection that counts until it is closed.

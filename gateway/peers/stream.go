@@ -80,7 +80,15 @@ func (s *Stream) next() ([]byte, error) {
 	case len(b) < n:
 		return nil, nil
 	}
-	return nil, fmt.Errorf("%s refuses the stream: %s", s.name, b[:n])
+	return nil, &RefusedError{Name: s.name, Reason: string(b[:n])}
+}
+
+// RefusedError is the error of a stream that the other gateway has ended with a reason.
+type RefusedError struct{ Name, Reason string }
+
+// Error has the other gateway's name and its reason.
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%s refuses the stream: %s", e.Name, e.Reason)
 }
 
 // Ready writes the rest of the frame before, and reports whether nothing is left of it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,7 +24,7 @@ const (
 // Config is the configuration of a Transport.
 type Config struct {
 	Self  Peer
-	Peers []Peer // all others
+	Peers []Peer // all others; see SetPeers
 	Files Files
 	// Refused is called with the reason for each connection that was refused, and for files that
 	// cannot be used, by any goroutine.
@@ -33,6 +34,7 @@ type Config struct {
 // Transport opens and accepts streams, and waits for them in one thread.
 type Transport struct {
 	c            Config
+	peers        atomic.Pointer[[]Peer]
 	certificates certificates
 	epoll        int // of all streams, and of event
 	event        int // eventfd(2) of Wake
@@ -41,6 +43,7 @@ type Transport struct {
 // New returns a Transport. An error says that the files cannot be used.
 func New(c Config) (*Transport, error) {
 	t := &Transport{c: c, certificates: certificates{files: c.Files, name: c.Self.Name, failed: c.Refused}}
+	t.SetPeers(c.Peers)
 	if _, err := t.certificates.current(); err != nil {
 		return nil, err
 	}
@@ -58,6 +61,9 @@ func New(c Config) (*Transport, error) {
 	}
 	return t, nil
 }
+
+// SetPeers replaces the peers from which connections are accepted. Streams go on.
+func (t *Transport) SetPeers(list []Peer) { t.peers.Store(&list) }
 
 func (t *Transport) watch(fd int, events uint32) error {
 	e := unix.EpollEvent{Events: events, Fd: int32(fd)}
@@ -146,7 +152,7 @@ func (t *Transport) Serve(ctx context.Context, l net.Listener, handle func(from 
 	var open sync.WaitGroup
 	defer open.Wait()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	a := admit(l, t.c.Peers, t.c.Refused)
+	a := admit(l, &t.peers, t.c.Refused)
 	for {
 		c, err := a.Accept()
 		if ctx.Err() != nil {
@@ -172,7 +178,7 @@ func (t *Transport) accept(ctx context.Context, c *admitted, handle func(Peer, *
 	if err := t.open(ctx, secure, s, c.Conn.(*net.TCPConn), c.release); err != nil {
 		return err
 	}
-	from, err := peerOf(secure.ConnectionState(), t.c.Peers)
+	from, err := peerOf(secure.ConnectionState(), *t.peers.Load())
 	st := newStream(from.Name, s, secure)
 	if err == nil {
 		err = handle(from, st)
@@ -192,7 +198,7 @@ func (t *Transport) server() *tls.Config {
 			if err != nil {
 				return nil, err
 			}
-			return id.server(t.c.Peers), nil
+			return id.server(*t.peers.Load()), nil
 		},
 	}
 }

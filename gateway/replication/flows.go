@@ -132,7 +132,7 @@ func (s store) resolve(r *group.Record) group.Refusal {
 	if owner == 0 {
 		own = s.opening(at)
 	}
-	switch group.Resolve(own, s.c.Others[s.owner-1].Later, owner != 0) {
+	switch group.Resolve(own, s.others[s.owner-1].Later, owner != 0) {
 	case group.Refuse:
 		return group.OtherFlow
 	case group.Ignore:

@@ -22,8 +22,7 @@ type Config struct {
 	Workers int
 	// Sources are the own source addresses, of both families.
 	Sources []header.Addr
-	// Others are the other gateways, by their number as a group.Member: at most
-	// flowtable.MaxOwners.
+	// Others are the other gateways, by their number as a group.Member; see Add.
 	Others []Other
 	// Unowned: another process has the table still. Recover must be called when this one has it.
 	Unowned bool
@@ -48,7 +47,8 @@ type Flows struct {
 	board    *copies.Board
 	ledger   *group.Ledger
 	index    group.Index
-	copies   []*group.Copies
+	others   [flowtable.MaxOwners]*Other        // by number; nil: none has the number
+	copies   [flowtable.MaxOwners]*group.Copies // the same
 	exchange *exchange.Exchange
 	waiting  []uint32 // slots of flows whose answer waits
 	wake     func()
@@ -80,12 +80,48 @@ func New(c Config) (*Flows, error) {
 		Members: group.Members(1<<len(c.Others) - 1), Slots: c.Table.Slots(), Free: f.free,
 	}, c.Complete)
 	for i := range c.Others {
-		f.copies = append(f.copies, group.NewCopies(i+1, f.index, store{f, i + 1}))
+		f.join(i, c.Others[i])
 	}
 	if !c.Unowned {
 		f.Recover()
 	}
 	return f, nil
+}
+
+func (f *Flows) join(i int, o Other) {
+	f.others[i], f.copies[i] = &o, group.NewCopies(i+1, f.index, store{f, i + 1})
+	f.table.FollowClock(i+1, false)
+}
+
+// Add adds another gateway with a number that none has. It has no record of this gateway's flows,
+// and this gateway has none of its flows.
+func (f *Flows) Add(i int, o Other) {
+	f.join(i, o)
+	f.ledger.Added(group.Member(i))
+}
+
+// Remove notes that a gateway was removed from the group for good, and that its streams are closed.
+// Its copies live as other flows.
+func (f *Flows) Remove(i int) {
+	f.ledger.Removed(group.Member(i))
+	f.table.FollowClock(i+1, true)
+}
+
+// Return notes that a gateway with copies returns after Remove.
+func (f *Flows) Return(i int) {
+	f.table.FollowClock(i+1, false)
+	f.ledger.Added(group.Member(i))
+}
+
+// Free frees the number of a gateway that was removed. It returns false if there are copies of its
+// flows.
+func (f *Flows) Free(i int) bool {
+	if f.table.CopiesOf(i+1) > 0 {
+		return false
+	}
+	f.index.Forget(i + 1)
+	f.others[i], f.copies[i] = nil, nil
+	return true
 }
 
 // Attach joins the streams. It must be called once, before workers and streams run.
@@ -128,8 +164,8 @@ func (f *Flows) ownerOf(a *header.Addr) int {
 	if slices.Contains(f.c.Sources, *a) {
 		return 0
 	}
-	for i := range f.c.Others {
-		if slices.Contains(f.c.Others[i].Sources, *a) {
+	for i, o := range f.others {
+		if o != nil && slices.Contains(o.Sources, *a) {
 			return i + 1
 		}
 	}

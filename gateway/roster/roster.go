@@ -27,6 +27,11 @@ type Input struct {
 	Check func(*config.GroupMember) error
 	// Ended reports whether the gateway of a Node without the labels has ended.
 	Ended func(name string) bool
+	// Running: the gateway runs with Last. Then entries of Last do not change: gateways come and go.
+	Running bool
+	// Removed are gateways that were removed while this one has copies of their flows: until these
+	// have ended, their addresses can only be used by the same gateways.
+	Removed []config.GroupMember
 }
 
 // New returns the list, by name, and the problems of Nodes, without their Source.
@@ -145,6 +150,12 @@ func (r *roster) read(e *entry) {
 		e.refuse(field, "%v", err)
 		return
 	}
+	if r.Running && e.last != nil && !Same(e.last, &m) {
+		e.refuse(field, "and the Node's InternalIP say %s at %s, which is in force when this gateway restarts or hands "+
+			"over", addressList(m.Sources), m.Address)
+		e.severity = objects.Warning
+		return
+	}
 	e.member = &m
 }
 
@@ -214,6 +225,12 @@ func (r *roster) separate() (again bool) {
 		if !e.changes() {
 			continue
 		}
+		if name := r.occupied(e.member); name != "" {
+			e.refuse(field, "has an address of Node %s, which was removed from the group, and connections that it had "+
+				"are still open: choose other addresses, or wait for their end", name)
+			again = true
+			continue
+		}
 		for _, a := range e.addresses() {
 			if i := slices.IndexFunc(users[a], func(o *entry) bool { return o != e }); i >= 0 {
 				e.refuse(field, "has %s, which Node %s has, too: choose addresses that nothing else has", a,
@@ -224,6 +241,21 @@ func (r *roster) separate() (again bool) {
 		}
 	}
 	return again
+}
+
+// occupied returns the removed gateway that a new entry has an address of, or the name of which it
+// has with other addresses.
+func (r *roster) occupied(m *config.GroupMember) string {
+	for i := range r.Removed {
+		o := &r.Removed[i]
+		returns := o.Name == m.Name && slices.Equal(o.Sources, m.Sources)
+		if !returns && (o.Name == m.Name || slices.ContainsFunc(m.Sources, func(a netip.Addr) bool {
+			return slices.Contains(o.Sources, a)
+		})) {
+			return o.Name
+		}
+	}
+	return ""
 }
 
 // addresses returns the source addresses and the address of the listener.

@@ -59,8 +59,10 @@ func TestNew(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		first  bool // there is no list in force
+		runs   bool
 		change func(n []objects.GatewayNode) []objects.GatewayNode
 		ended  string
+		gone   []int // gateways that were removed, and have flows here
 		list   string
 		// problems are beginnings of "Node: field message", with the end after "…".
 		problems []string
@@ -180,6 +182,29 @@ func TestNew(t *testing.T) {
 				return append(n, node(3))
 			}, list: a + b + c, problems: []string{"gw-b: metadata.annotations[sluice.dev/group-sources] has source " +
 				"addresses of IPv4 and IPv6", "gw-c: metadata.annotations[sluice.dev/group-sources] has source addresses"}},
+		{name: "other addresses while the gateway runs", runs: true,
+			change: func(n []objects.GatewayNode) []objects.GatewayNode {
+				n[0].Sources = "198.51.100.9,198.51.100.8"
+				return append(n, node(3))
+			}, list: a + b + c, problems: []string{"gw-b: metadata.annotations[sluice.dev/group-sources] and the Node's " +
+				"InternalIP say 198.51.100.9 198.51.100.8 at 192.0.2.1:9473, which is in force when this gateway restarts"}},
+		{name: "a removed gateway returns", gone: []int{3}, change: func(n []objects.GatewayNode) []objects.GatewayNode {
+			return append(n, node(3))
+		}, list: a + b + c},
+		{name: "a removed gateway returns with other addresses", gone: []int{3},
+			change: func(n []objects.GatewayNode) []objects.GatewayNode {
+				o := node(3)
+				o.Sources = "198.51.100.8,198.51.100.9"
+				return append(n, o)
+			}, list: a + b, problems: []string{"gw-d: metadata.annotations[sluice.dev/group-sources] has an address of " +
+				"Node gw-d, which was removed from the group, and connections that it had are still open"}},
+		{name: "a new gateway with an address of a removed one", gone: []int{4},
+			change: func(n []objects.GatewayNode) []objects.GatewayNode {
+				o := node(3)
+				o.Sources = "198.51.100.6,198.51.100.8"
+				return append(n, o)
+			}, list: a + b, problems: []string{"gw-d: metadata.annotations[sluice.dev/group-sources] has an address of " +
+				"Node gw-e, which was removed"}},
 		{name: "nine gateways", change: func(n []objects.GatewayNode) []objects.GatewayNode {
 			nine := nodes(10)
 			nine[9].Name = "gw-a" // before all others by its name
@@ -199,7 +224,11 @@ func TestNew(t *testing.T) {
 			if tt.change != nil {
 				n = tt.change(n)
 			}
-			in.Nodes, in.Ended = n, func(name string) bool { return name == tt.ended }
+			in.Nodes, in.Ended, in.Running = n, func(name string) bool { return name == tt.ended }, tt.runs
+			for _, i := range tt.gone {
+				gone, _ := New(input(nil, []objects.GatewayNode{node(i)}))
+				in.Removed = append(in.Removed, gone...)
+			}
 			list, problems := New(in)
 			if got := describe(list, nil); got != tt.list {
 				t.Errorf("got\n%swant\n%s", got, tt.list)

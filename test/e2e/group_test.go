@@ -43,6 +43,24 @@ func groupSources(i int) (list []netip.Addr) {
 
 func newGroupLab(t *testing.T, gateways int) *groupLab {
 	t.Helper()
+	l := newGroupNet(t, gateways)
+	var members strings.Builder
+	for i, h := range l.Gateways {
+		fmt.Fprintf(&members, "  - {name: gw-%d, address: %q, sources: [", i, netip.AddrPortFrom(h.Addr4(), 9473))
+		for _, a := range groupSources(i) {
+			fmt.Fprintf(&members, "%q, ", a)
+		}
+		members.WriteString("]}\n")
+	}
+	for i := range l.Gateways {
+		l.must(l.gateway(i, "  members:\n"+members.String(), "").Start(l.ctx))
+	}
+	return l
+}
+
+// newGroupNet makes the network, without gateways.
+func newGroupNet(t *testing.T, gateways int) *groupLab {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), machine.Slower(5*time.Minute))
 	t.Cleanup(cancel)
 	n, err := topo.New(topo.Config{Gateways: gateways, Backends: 2})
@@ -59,35 +77,30 @@ func newGroupLab(t *testing.T, gateways int) *groupLab {
 	}
 	l.ca, err = certs.New()
 	l.must(err)
-	var members strings.Builder
-	for i, h := range n.Gateways {
-		fmt.Fprintf(&members, "  - {name: gw-%d, address: %q, sources: [", i, netip.AddrPortFrom(h.Addr4(), 9473))
-		for _, a := range groupSources(i) {
-			fmt.Fprintf(&members, "%q, ", a)
-		}
-		members.WriteString("]}\n")
-	}
-	for i, h := range n.Gateways {
-		name := fmt.Sprintf("gw-%d", i)
-		dir := filepath.Join(l.dir, name)
-		l.must(os.Mkdir(dir, 0o700))
-		l.must(l.ca.Write(dir, name))
-		g, err := launch.New(launch.Config{Sluice: daemonBinary, Host: h, NodeName: name, Options: fmt.Sprintf(
-			"flows: {ipv4: 65536, ipv6: 65536}\ntuning: {affinityClients: 4096}\ngroup:\n  members:\n%s"+
-				"  tls: {certFile: %s/tls.crt, keyFile: %s/tls.key, caFile: %s/ca.crt}\n  stateDir: %s/disk\n",
-			members.String(), dir, dir, dir, dir)})
-		l.must(err)
-		l.gates = append(l.gates, g)
-		web := launch.Service{Name: "web", Port: webPort, VIPs: []string{vip4, vip6}}
-		for _, b := range n.Backends {
-			for _, a := range []netip.Addr{b.Addr4(), b.Addr6()} {
-				web.Endpoints = append(web.Endpoints, launch.Endpoint{Addr: a, Port: backendPort, Node: "other"})
-			}
-		}
-		l.must(g.Apply(web))
-		l.must(g.Start(ctx))
-	}
 	return l
+}
+
+// gateway makes the next gateway, i. group has the members, as YAML, options other settings.
+func (l *groupLab) gateway(i int, group, options string) *launch.Gateway {
+	l.t.Helper()
+	name := fmt.Sprintf("gw-%d", i)
+	dir := filepath.Join(l.dir, name)
+	l.must(os.Mkdir(dir, 0o700))
+	l.must(l.ca.Write(dir, name))
+	g, err := launch.New(launch.Config{Sluice: daemonBinary, Host: l.Gateways[i], NodeName: name, Options: fmt.Sprintf(
+		"%sflows: {ipv4: 65536, ipv6: 65536}\ntuning: {affinityClients: 4096}\ngroup:\n%s"+
+			"  tls: {certFile: %s/tls.crt, keyFile: %s/tls.key, caFile: %s/ca.crt}\n  stateDir: %s/disk\n",
+		options, group, dir, dir, dir, dir)})
+	l.must(err)
+	l.gates = append(l.gates, g)
+	web := launch.Service{Name: "web", Port: webPort, VIPs: []string{vip4, vip6}}
+	for _, b := range l.Backends {
+		for _, a := range []netip.Addr{b.Addr4(), b.Addr6()} {
+			web.Endpoints = append(web.Endpoints, launch.Endpoint{Addr: a, Port: backendPort, Node: "other"})
+		}
+	}
+	l.must(g.Apply(web))
+	return g
 }
 
 func (l *groupLab) must(err error) {

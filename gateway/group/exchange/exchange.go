@@ -76,7 +76,7 @@ type Peer struct {
 // Exchange is the streams of a gateway.
 type Exchange struct {
 	ledger *group.Ledger
-	peers  []*peer
+	peers  [group.MaxMembers]*peer // by number; nil: none has the number
 	waiter Waiter
 	done   chan struct{}
 	dials  sync.WaitGroup // goroutines that call Dial
@@ -93,20 +93,21 @@ type Exchange struct {
 // Config is the configuration of an Exchange.
 type Config struct {
 	Ledger *group.Ledger
-	Peers  []Peer
+	Peers  []Peer // by number; see Add
 	Waiter Waiter
 	Now    func() int64 // monotonic, in nanoseconds
 	// Step is called by Run before it asks Senders for frames: for changes of the flow table. It
 	// may be nil.
 	Step func()
-	// Failed is called by Run with the error of each stream that ends, and with that peer's index.
+	// Failed is called by Run with the error of each stream that ends, and with that peer's number.
 	Failed func(peer int, err error)
 }
 
 // peer is the two streams with another gateway. Run owns it.
 type peer struct {
 	Peer
-	index    int
+	number   int
+	removed  bool
 	lease    group.OwnerLease
 	to, from Stream // nil: none
 	sender   *session.Sender
@@ -120,7 +121,9 @@ var (
 	errReplaced = errors.New("a later stream of the gateway has replaced this one")
 	errLease    = errors.New("the lease has run out: the stream begins anew")
 	errSilent   = errors.New("the gateway sends nothing")
-	errStopped  = errors.New("the gateway stops")
+	errRemoved  = errors.New("the gateway was removed from the group")
+	// ErrStopped is the reason that other gateways are told when Run ends.
+	ErrStopped = errors.New("the gateway stops")
 )
 
 // New returns an Exchange without streams.
@@ -133,21 +136,49 @@ func New(c Config) *Exchange {
 		x.step = func() {}
 	}
 	for i := range c.Peers {
-		p := &peer{Peer: c.Peers[i], index: i}
-		p.Owner.Lease = &p.lease
-		x.peers = append(x.peers, p)
+		x.Add(i, c.Peers[i])
 	}
 	x.Inherit()
 	return x
+}
+
+// Add adds a peer with a number that none has. Do must be the caller, unless Run has not begun.
+func (x *Exchange) Add(i int, of Peer) {
+	p := &peer{Peer: of, number: i}
+	p.Owner.Lease = &p.lease
+	x.peers[i] = p
+}
+
+// Remove ends the streams of a peer, if there is one with the number. Do must be the caller.
+func (x *Exchange) Remove(i int) {
+	p := x.peers[i]
+	if p == nil {
+		return
+	}
+	p.removed, x.peers[i] = true, nil
+	if p.receiver != nil {
+		p.Member.Copies.Lost()
+		p.from.End(errRemoved)
+	}
+	if p.sender != nil {
+		p.to.End(errRemoved)
+	}
+}
+
+// each calls do with each peer.
+func (x *Exchange) each(do func(p *peer)) {
+	for _, p := range x.peers {
+		if p != nil {
+			do(p)
+		}
+	}
 }
 
 // Inherit notes that a process with the same flows has sent to the peers until now: they may be in
 // step with it, so SYN-ACKs wait for them until their leases have run out. It must be called before
 // Run. New notes the same for a process that ended before.
 func (x *Exchange) Inherit() {
-	for _, p := range x.peers {
-		p.lease.Heard(x.now())
-	}
+	x.each(func(p *peer) { p.lease.Heard(x.now()) })
 }
 
 // Do has Run call f, and waits until it has. It returns false if Run has ended.
@@ -189,8 +220,8 @@ func (x *Exchange) Wake() { x.waiter.Wake() }
 
 // InStep reports whether this gateway has all that a peer sent. Run or Do must be the caller.
 func (x *Exchange) InStep(i int) bool {
-	r := x.peers[i].receiver
-	return r != nil && r.InStep(x.now())
+	p := x.peers[i]
+	return p != nil && p.receiver != nil && p.receiver.InStep(x.now())
 }
 
 // ResetsUntil returns the time until which this gateway may answer segments of unknown connections
@@ -202,6 +233,9 @@ func (x *Exchange) ResetsUntil() int64 {
 	}
 	until := int64(math.MaxInt64)
 	for _, p := range x.peers {
+		if p == nil {
+			continue
+		}
 		if p.receiver == nil {
 			return 0
 		}
@@ -210,15 +244,19 @@ func (x *Exchange) ResetsUntil() int64 {
 	return until
 }
 
-// Accept gives Run a stream from a peer, by its index in Config. It returns an error if Run has
-// ended: then the stream is the caller's.
+// Accept gives Run a stream from a peer, by its number. It returns an error if Run has ended: then
+// the stream is the caller's.
 func (x *Exchange) Accept(i int, s Stream) error {
 	if !x.post(func() {
 		p := x.peers[i]
+		if p == nil {
+			s.End(errRemoved)
+			return
+		}
 		x.endFrom(p, errReplaced)
 		p.receiver, p.from = session.NewReceiver(p.Member), s
 	}) {
-		return errStopped
+		return ErrStopped
 	}
 	return nil
 }
@@ -231,7 +269,7 @@ func (x *Exchange) endFrom(p *peer, err error) {
 	p.Member.Copies.Lost()
 	p.from.End(err)
 	p.receiver, p.from = nil, nil
-	x.failed(p.index, err)
+	x.failed(p.number, err)
 }
 
 // endTo ends the stream to a peer. SYN-ACKs wait for the peer until its lease has run out.
@@ -242,7 +280,7 @@ func (x *Exchange) endTo(p *peer, err error) {
 	p.to.End(err)
 	p.sender, p.to = nil, nil
 	p.redialAt = x.now() + int64(redialInterval)
-	x.failed(p.index, err)
+	x.failed(p.number, err)
 }
 
 // Run exchanges flows until ctx ends.
@@ -265,13 +303,9 @@ func (x *Exchange) Run(ctx context.Context) {
 			f()
 		}
 		more := false
-		for _, p := range x.peers {
-			more = x.receive(p) || more
-		}
+		x.each(func(p *peer) { more = x.receive(p) || more })
 		x.step()
-		for _, p := range x.peers {
-			more = x.serve(ctx, p, x.now()) || more
-		}
+		x.each(func(p *peer) { more = x.serve(ctx, p, x.now()) || more })
 		x.rest()
 		worked := x.now()
 		if debt += time.Duration(worked - began); debt > burst {
@@ -290,10 +324,10 @@ func (x *Exchange) Run(ctx context.Context) {
 	for _, f := range calls { // they may bring streams
 		f()
 	}
-	for _, p := range x.peers {
-		x.endFrom(p, errStopped)
-		x.endTo(p, errStopped)
-	}
+	x.each(func(p *peer) {
+		x.endFrom(p, ErrStopped)
+		x.endTo(p, ErrStopped)
+	})
 	close(x.done)
 	x.dials.Wait()
 }
@@ -388,13 +422,19 @@ func (x *Exchange) dial(ctx context.Context, p *peer) {
 	s, err := p.Dial(ctx)
 	if !x.post(func() {
 		p.dialing = false
-		if err != nil {
+		switch {
+		case p.removed && err == nil:
+			s.End(errRemoved)
+			return
+		case p.removed:
+			return
+		case err != nil:
 			p.redialAt = x.now() + int64(redialInterval)
-			x.failed(p.index, err)
+			x.failed(p.number, err)
 			return
 		}
 		p.sender, p.to, p.heard = session.NewSender(p.Owner), s, x.now()
 	}) && err == nil {
-		s.End(errStopped)
+		s.End(ErrStopped)
 	}
 }

@@ -311,7 +311,7 @@ func TestSilentOwner(t *testing.T) {
 		}
 		began := time.Now()
 		err := <-ended
-		for errors.Is(err, errStopped) { // it dials the gateway that stopped
+		for errors.Is(err, ErrStopped) { // it dials the gateway that stopped
 			err = <-ended
 		}
 		after := time.Since(began)
