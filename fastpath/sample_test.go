@@ -244,7 +244,8 @@ func TestSamplePackets(t *testing.T) {
 					t.Fatalf("samples %+v, want one of %v; drops %v", list, r, l.drops())
 				}
 				s := &list[0]
-				if s.Flow.Known != c.known || s.Flow.Reply != c.reply || s.Flow.Service != service || s.Later != c.later {
+				if s.Flow.Known != c.known || s.Flow.Reply != c.reply || s.Flow.Service != service ||
+					s.Later != c.later {
 					t.Errorf("sample %+v", s)
 				}
 				from, to := socket(&s.Flow.Client), socket(&s.Flow.Frontend)

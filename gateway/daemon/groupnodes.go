@@ -179,8 +179,8 @@ func (d *Daemon) followMembers(ctx context.Context) {
 // errRemoved ends a gateway whose Node was removed from the group for good: other gateways have
 // forgotten its flows, and may give their ports to others.
 var errRemoved = errors.New("this gateway was removed from its group: its Node was deleted, has the taint " +
-	"node.kubernetes.io/out-of-service, or has lost labels and annotation; it starts again as a member with its Node's " +
-	"labels and annotation")
+	"node.kubernetes.io/out-of-service, or has lost labels and annotation; it starts again as a member with its " +
+	"Node's labels and annotation")
 
 // changeMembers puts the list of the present Nodes in force.
 func (d *Daemon) changeMembers(ctx context.Context) error {

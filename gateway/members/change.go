@@ -10,8 +10,8 @@ import (
 // Set makes a list, with this gateway, the members of the group, without an interruption for the
 // others: gateways that it has in addition join, and those that it lacks are removed for good.
 // Entries of other gateways must be as they were. A gateway that has no number yet, because removed
-// ones have copies here, joins by a later call. Run must have begun. Packets to the source addresses
-// of new gateways must reach the workers.
+// ones have copies here, joins by a later call. Run must have begun. Packets to the source
+// addresses of new gateways must reach the workers.
 func (m *Members) Set(list []config.GroupMember) {
 	m.exchange.Do(func() {
 		changed := false

@@ -7,8 +7,8 @@
 //	                    │ ─────► exchange, peers      streams, listener
 //	                    └──────► View, 50 times a second: status, metrics, pulse
 //
-// Gateways join and are removed while it runs (Set). Each has a number, a group.Member, which it keeps
-// until it is removed and its last copy has ended.
+// Gateways join and are removed while it runs (Set). Each has a number, a group.Member, which it
+// keeps until it is removed and its last copy has ended.
 //
 // A gateway in a group also announces the source addresses of the others (View.Announced), each
 // with a longer AS path the later it comes in the order of that owner (sources.Order). It does so

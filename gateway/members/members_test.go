@@ -395,7 +395,9 @@ func TestJoinAndRemove(t *testing.T) {
 	}
 	b.flow(2000)
 	for _, g := range []*gateway{a, c} {
-		g.until("a copy of gw-b's flow", func(v *View) bool { return g.file.Table.CopiesOf(int(numbers(v)["gw-b"])+1) == 1 })
+		g.until("a copy of gw-b's flow", func(v *View) bool {
+			return g.file.Table.CopiesOf(int(numbers(v)["gw-b"])+1) == 1
+		})
 	}
 
 	b.stop()

@@ -18,8 +18,8 @@
 //	f.Attach(x)                               before workers run and before x.Run
 //	go x.Run(ctx)
 //
-// Later other gateways join by Add, here and in the Exchange, and leave by Remove; when the last copy
-// of such a gateway has ended, Free frees its number.
+// Later other gateways join by Add, here and in the Exchange, and leave by Remove; when the last
+// copy of such a gateway has ended, Free frees its number.
 //
 // All methods are for the goroutine of Exchange.Run (Exchange.Do), except New, Attach, Board and
 // Unprotected.

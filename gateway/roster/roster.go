@@ -27,7 +27,8 @@ type Input struct {
 	Check func(*config.GroupMember) error
 	// Ended reports whether the gateway of a Node without the labels has ended.
 	Ended func(name string) bool
-	// Running: the gateway runs with Last. Then entries of Last do not change: gateways come and go.
+	// Running: the gateway runs with Last. Then entries of Last do not change: gateways come and
+	// go.
 	Running bool
 	// Removed are gateways that were removed while this one has copies of their flows: until these
 	// have ended, their addresses can only be used by the same gateways.
@@ -151,8 +152,8 @@ func (r *roster) read(e *entry) {
 		return
 	}
 	if r.Running && e.last != nil && !Same(e.last, &m) {
-		e.refuse(field, "and the Node's InternalIP say %s at %s, which is in force when this gateway restarts or hands "+
-			"over", addressList(m.Sources), m.Address)
+		e.refuse(field, "and the Node's InternalIP say %s at %s, which is in force when this gateway restarts or "+
+			"hands over", addressList(m.Sources), m.Address)
 		e.severity = objects.Warning
 		return
 	}

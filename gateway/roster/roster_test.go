@@ -16,6 +16,8 @@ import (
 
 const port = 9473
 
+type nodeList = []objects.GatewayNode
+
 // node returns the Node of gateway i, with its usual addresses.
 func node(i int) objects.GatewayNode {
 	return objects.GatewayNode{Name: name(i), Selected: true, Annotated: true,
@@ -60,152 +62,154 @@ func TestNew(t *testing.T) {
 		name   string
 		first  bool // there is no list in force
 		runs   bool
-		change func(n []objects.GatewayNode) []objects.GatewayNode
+		change func(n nodeList) nodeList
 		ended  string
 		gone   []int // gateways that were removed, and have flows here
 		list   string
-		// problems are beginnings of "Node: field message", with the end after "…".
+		// problems are beginnings of "Node: field message", with the end after "…". SOURCES is the
+		// field of the annotation.
 		problems []string
 	}{
 		{name: "the first list", first: true, list: a + b},
 		{name: "no change", list: a + b},
-		{name: "no Node", change: func([]objects.GatewayNode) []objects.GatewayNode { return nil }},
-		{name: "a third gateway", change: func(n []objects.GatewayNode) []objects.GatewayNode {
+		{name: "no Node", change: func(nodeList) nodeList { return nil }},
+		{name: "a third gateway", change: func(n nodeList) nodeList {
 			return append(n, node(3))
 		}, list: a + b + c},
-		{name: "a deleted Node", change: func(n []objects.GatewayNode) []objects.GatewayNode { return n[1:] }, list: b},
-		{name: "a Node out of service", change: func(n []objects.GatewayNode) []objects.GatewayNode {
+		{name: "a deleted Node", change: func(n nodeList) nodeList { return n[1:] }, list: b},
+		{name: "a Node out of service", change: func(n nodeList) nodeList {
 			n[0].OutOfService = true
 			return n
 		}, list: b},
-		{name: "a Node without the labels, whose gateway runs", change: func(n []objects.GatewayNode) []objects.GatewayNode {
+		{name: "a Node without the labels, whose gateway runs", change: func(n nodeList) nodeList {
 			n[0].Selected = false
 			return n
 		}, list: a + b, problems: []string{"gw-b:  its labels do not match group.nodes any more"}},
 		{name: "a Node without the labels, whose gateway has ended", ended: "gw-b",
-			change: func(n []objects.GatewayNode) []objects.GatewayNode {
+			change: func(n nodeList) nodeList {
 				n[0].Selected = false
 				return n
 			}, list: b},
 		{name: "a Node with the labels, whose gateway has ended", ended: "gw-b", list: a + b},
 		{name: "a Node without the labels, which was no member", first: true,
-			change: func(n []objects.GatewayNode) []objects.GatewayNode {
+			change: func(n nodeList) nodeList {
 				n[0].Selected = false
 				return n
 			}, list: b},
-		{name: "other addresses", change: func(n []objects.GatewayNode) []objects.GatewayNode {
+		{name: "other addresses", change: func(n nodeList) nodeList {
 			n[0].Sources = " 198.51.100.9, 198.51.100.8 "
 			return n
 		}, list: "gw-b 192.0.2.1:9473 198.51.100.9 198.51.100.8\n" + b},
-		{name: "a new Node without addresses", change: func(n []objects.GatewayNode) []objects.GatewayNode {
+		{name: "a new Node without addresses", change: func(n nodeList) nodeList {
 			o := node(3)
 			o.Annotated, o.Sources = false, ""
 			return append(n, o)
-		}, list: a + b, problems: []string{"gw-d: metadata.annotations[sluice.dev/group-sources] is missing: write " +
+		}, list: a + b, problems: []string{"gw-d: SOURCES is missing: write " +
 			"two source addresses of each family…; its gateway is no member of the group"}},
-		{name: "a member's annotation is removed", change: func(n []objects.GatewayNode) []objects.GatewayNode {
+		{name: "a member's annotation is removed", change: func(n nodeList) nodeList {
 			n[0].Annotated, n[0].Sources = false, ""
 			return n
-		}, list: a + b, problems: []string{"gw-b: metadata.annotations[sluice.dev/group-sources] is missing…; " +
+		}, list: a + b, problems: []string{"gw-b: SOURCES is missing…; " +
 			"meanwhile its gateway is a member with 198.51.100.2 198.51.100.3 at 192.0.2.1:9473"}},
-		{name: "a text that is no address", change: func(n []objects.GatewayNode) []objects.GatewayNode {
+		{name: "a text that is no address", change: func(n nodeList) nodeList {
 			n[0].Sources = "198.51.100.2,198.51.100"
 			return append(n, node(3))
 		}, list: a + b + c, problems: []string{
-			`gw-b: metadata.annotations[sluice.dev/group-sources] has "198.51.100", which is no address…at 192.0.2.1:9473`}},
-		{name: "one address", change: func(n []objects.GatewayNode) []objects.GatewayNode {
+			`gw-b: SOURCES has "198.51.100", which is no address…at 192.0.2.1:9473`}},
+		{name: "one address", change: func(n nodeList) nodeList {
 			n[0].Sources = "198.51.100.2"
 			return n
-		}, list: a + b, problems: []string{"gw-b: metadata.annotations[sluice.dev/group-sources] sources has " +
+		}, list: a + b, problems: []string{"gw-b: SOURCES sources has " +
 			"198.51.100.2, give each gateway 2 addresses of each family"}},
-		{name: "an address on the host link", change: func(n []objects.GatewayNode) []objects.GatewayNode {
+		{name: "an address on the host link", change: func(n nodeList) nodeList {
 			n[0].Sources = "198.51.100.2,192.0.0.2"
 			return n
-		}, list: a + b, problems: []string{"gw-b: metadata.annotations[sluice.dev/group-sources] sources[1] is " +
+		}, list: a + b, problems: []string{"gw-b: SOURCES sources[1] is " +
 			"192.0.0.2 like the host link"}},
-		{name: "no InternalIP", change: func(n []objects.GatewayNode) []objects.GatewayNode {
+		{name: "no InternalIP", change: func(n nodeList) nodeList {
 			n[0].Addresses = nil
 			return n
 		}, list: a + b, problems: []string{"gw-b: status.addresses has no InternalIP"}},
-		{name: "an address of a member", change: func(n []objects.GatewayNode) []objects.GatewayNode {
+		{name: "an address of a member", change: func(n nodeList) nodeList {
 			o := node(3)
 			o.Sources = "198.51.100.2,198.51.100.6"
 			return append(n, o)
-		}, list: a + b, problems: []string{"gw-d: metadata.annotations[sluice.dev/group-sources] has 198.51.100.2, " +
+		}, list: a + b, problems: []string{"gw-d: SOURCES has 198.51.100.2, " +
 			"which Node gw-b has, too…; its gateway is no member of the group"}},
-		{name: "an address that another Node reaches a gateway by", change: func(n []objects.GatewayNode) []objects.GatewayNode {
+		{name: "an address that another Node reaches a gateway by", change: func(n nodeList) nodeList {
 			n[0].Sources = "198.51.100.2,192.0.2.2"
 			return n
-		}, list: a + b, problems: []string{"gw-b: metadata.annotations[sluice.dev/group-sources] has 192.0.2.2, which " +
+		}, list: a + b, problems: []string{"gw-b: SOURCES has 192.0.2.2, which " +
 			"Node gw-c has, too"}},
-		{name: "two new Nodes with one address", first: true, change: func(n []objects.GatewayNode) []objects.GatewayNode {
+		{name: "two new Nodes with one address", first: true, change: func(n nodeList) nodeList {
 			n[1].Sources = n[0].Sources
 			return append(n, node(3))
-		}, list: c, problems: []string{"gw-b: metadata.annotations[sluice.dev/group-sources] has 198.51.100.2, which " +
-			"Node gw-c has, too", "gw-c: metadata.annotations[sluice.dev/group-sources] has 198.51.100.2, which Node " +
+		}, list: c, problems: []string{"gw-b: SOURCES has 198.51.100.2, which " +
+			"Node gw-c has, too", "gw-c: SOURCES has 198.51.100.2, which Node " +
 			"gw-b has, too"}},
-		{name: "two members exchange their addresses", change: func(n []objects.GatewayNode) []objects.GatewayNode {
+		{name: "two members exchange their addresses", change: func(n nodeList) nodeList {
 			n[0].Sources, n[1].Sources = n[1].Sources, n[0].Sources
 			return n
 		}, list: "gw-b 192.0.2.1:9473 198.51.100.4 198.51.100.5\n" + "gw-c 192.0.2.2:9473 198.51.100.2 198.51.100.3\n"},
 		{name: "a member takes addresses of one that cannot give them up",
-			change: func(n []objects.GatewayNode) []objects.GatewayNode {
+			change: func(n nodeList) nodeList {
 				n[0].Sources, n[1].Sources = n[1].Sources, "none"
 				return n
-			}, list: a + b, problems: []string{"gw-b: metadata.annotations[sluice.dev/group-sources] has 198.51.100.4, " +
-				"which Node gw-c has, too", `gw-c: metadata.annotations[sluice.dev/group-sources] has "none"`}},
+			}, list: a + b, problems: []string{"gw-b: SOURCES has 198.51.100.4, " +
+				"which Node gw-c has, too", `gw-c: SOURCES has "none"`}},
 		{name: "three members, of which the last keeps its addresses",
-			change: func(n []objects.GatewayNode) []objects.GatewayNode {
+			change: func(n nodeList) nodeList {
 				n[0].Sources, n[1].Sources = n[1].Sources, "198.51.100.6,198.51.100.7"
 				o := node(3)
 				o.Sources = "198.51.100.6,198.51.100.8" // a new Node that asks for an address of gw-c
 				return append(n, o)
-			}, list: a + b, problems: []string{"gw-b: metadata.annotations[sluice.dev/group-sources] has 198.51.100.4",
-				"gw-c: metadata.annotations[sluice.dev/group-sources] has 198.51.100.6, which Node gw-d has, too",
-				"gw-d: metadata.annotations[sluice.dev/group-sources] has 198.51.100.6, which Node gw-c has, too"}},
-		{name: "a new Node of another family", change: func(n []objects.GatewayNode) []objects.GatewayNode {
+			}, list: a + b, problems: []string{"gw-b: SOURCES has 198.51.100.4",
+				"gw-c: SOURCES has 198.51.100.6, which Node gw-d has, too",
+				"gw-d: SOURCES has 198.51.100.6, which Node gw-c has, too"}},
+		{name: "a new Node of another family", change: func(n nodeList) nodeList {
 			o := node(3)
 			o.Sources = "2001:db8::1,2001:db8::2"
 			return append(n, o)
-		}, list: a + b, problems: []string{"gw-d: metadata.annotations[sluice.dev/group-sources] has source addresses " +
+		}, list: a + b, problems: []string{"gw-d: SOURCES has source addresses " +
 			"of IPv6, and gw-d is reached by 192.0.2.3:9473: all members have the families of gw-b (IPv4, reached by"}},
-		{name: "all Nodes of another family", change: func(n []objects.GatewayNode) []objects.GatewayNode {
+		{name: "all Nodes of another family", change: func(n nodeList) nodeList {
 			n[0].Sources += ",2001:db8::1,2001:db8::2"
 			n[1].Sources += ",2001:db8::3,2001:db8::4"
 			return n
 		}, list: "gw-b 192.0.2.1:9473 198.51.100.2 198.51.100.3 2001:db8::1 2001:db8::2\n" +
 			"gw-c 192.0.2.2:9473 198.51.100.4 198.51.100.5 2001:db8::3 2001:db8::4\n"},
 		{name: "all Nodes of another family, one with an address of another one",
-			change: func(n []objects.GatewayNode) []objects.GatewayNode {
+			change: func(n nodeList) nodeList {
 				n[0].Sources += ",2001:db8::1,2001:db8::2"
 				n[1].Sources += ",2001:db8::3,2001:db8::2"
 				return append(n, node(3))
-			}, list: a + b + c, problems: []string{"gw-b: metadata.annotations[sluice.dev/group-sources] has source " +
-				"addresses of IPv4 and IPv6", "gw-c: metadata.annotations[sluice.dev/group-sources] has source addresses"}},
+			}, list: a + b + c, problems: []string{"gw-b: SOURCES has source " +
+				"addresses of IPv4 and IPv6", "gw-c: SOURCES has source addresses"}},
 		{name: "other addresses while the gateway runs", runs: true,
-			change: func(n []objects.GatewayNode) []objects.GatewayNode {
+			change: func(n nodeList) nodeList {
 				n[0].Sources = "198.51.100.9,198.51.100.8"
 				return append(n, node(3))
-			}, list: a + b + c, problems: []string{"gw-b: metadata.annotations[sluice.dev/group-sources] and the Node's " +
-				"InternalIP say 198.51.100.9 198.51.100.8 at 192.0.2.1:9473, which is in force when this gateway restarts"}},
-		{name: "a removed gateway returns", gone: []int{3}, change: func(n []objects.GatewayNode) []objects.GatewayNode {
+			}, list: a + b + c, problems: []string{"gw-b: SOURCES and the Node's " +
+				"InternalIP say 198.51.100.9 198.51.100.8 at 192.0.2.1:9473, which is in force when this gateway " +
+				"restarts"}},
+		{name: "a removed gateway returns", gone: []int{3}, change: func(n nodeList) nodeList {
 			return append(n, node(3))
 		}, list: a + b + c},
 		{name: "a removed gateway returns with other addresses", gone: []int{3},
-			change: func(n []objects.GatewayNode) []objects.GatewayNode {
+			change: func(n nodeList) nodeList {
 				o := node(3)
 				o.Sources = "198.51.100.8,198.51.100.9"
 				return append(n, o)
-			}, list: a + b, problems: []string{"gw-d: metadata.annotations[sluice.dev/group-sources] has an address of " +
+			}, list: a + b, problems: []string{"gw-d: SOURCES has an address of " +
 				"Node gw-d, which was removed from the group, and connections that it had are still open"}},
 		{name: "a new gateway with an address of a removed one", gone: []int{4},
-			change: func(n []objects.GatewayNode) []objects.GatewayNode {
+			change: func(n nodeList) nodeList {
 				o := node(3)
 				o.Sources = "198.51.100.6,198.51.100.8"
 				return append(n, o)
-			}, list: a + b, problems: []string{"gw-d: metadata.annotations[sluice.dev/group-sources] has an address of " +
+			}, list: a + b, problems: []string{"gw-d: SOURCES has an address of " +
 				"Node gw-e, which was removed"}},
-		{name: "nine gateways", change: func(n []objects.GatewayNode) []objects.GatewayNode {
+		{name: "nine gateways", change: func(n nodeList) nodeList {
 			nine := nodes(10)
 			nine[9].Name = "gw-a" // before all others by its name
 			return append(nine[9:], append(n, nine[2:9]...)...)
@@ -238,9 +242,10 @@ func TestNew(t *testing.T) {
 			}
 			for i, p := range problems {
 				text := fmt.Sprintf("%s: %s %s", p.Object.Name, p.Field, p.Message)
-				start, end, _ := strings.Cut(tt.problems[i], "…")
+				want := strings.Replace(tt.problems[i], "SOURCES", "metadata.annotations[sluice.dev/group-sources]", 1)
+				start, end, _ := strings.Cut(want, "…")
 				if !strings.HasPrefix(text, start) || !strings.HasSuffix(text, end) {
-					t.Errorf("problem %q, want %q", text, tt.problems[i])
+					t.Errorf("problem %q, want %q", text, want)
 				}
 				of := slices.ContainsFunc(list, func(m config.GroupMember) bool { return m.Name == p.Object.Name })
 				if p.Object.Kind != objects.KindNode || p.Serving != of {
