@@ -209,6 +209,43 @@ func TestHeldPortsWithoutGroup(t *testing.T) {
 	}
 }
 
+// TestHeldPortsThatDoNotFit: held ports that do not fit into a smaller table count as flows that do
+// not fit.
+func TestHeldPortsThatDoNotFit(t *testing.T) {
+	c := Config{IPv4Flows: 4000, Timeouts: DefaultTimeouts(), Group: true}
+	size, err := Size(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := New(heapMemory(size), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, _ := old.Register()
+	const held = 3000
+	h.Enter(bootTime)
+	for n := range uint32(held) {
+		r := h.mustCreate(t, bootTime, tracked(false, n))
+		h.Tell(r)
+		h.Delete(r)
+	}
+	h.Leave()
+	small := c
+	small.IPv4Flows = 100
+	size, _ = Size(small)
+	if _, _, err := moveFlows(old, readerOf(headVersion), heapMemory(size), small, bootTime, false); err != errNoFit {
+		t.Errorf("%d held ports are moved to a table of 100 flows: %v, want %v", held, err, errNoFit)
+	}
+	tb, rec, err := moveFlows(old, readerOf(headVersion), heapMemory(size), small, bootTime, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rec.Lost == 0 || rec.Lost+tb.HeldPorts() != held {
+		t.Errorf("by force: %d are lost, %d held, want %d together", rec.Lost, tb.HeldPorts(), held)
+	}
+	validate(t, tb)
+}
+
 func TestHoldPort(t *testing.T) {
 	tb, h := groupTable(t, 100, 0)
 	rec := foreign(false, 1, Established)

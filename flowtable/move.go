@@ -50,7 +50,9 @@ func (m *mover) family(from, to *arena) error {
 		for i := uint32(1); i <= from.records && from.flows != 0; i++ {
 			w := m.read(from.flow(i).load())
 			if w.Held() && first {
-				m.held(from, to, i, w)
+				if err := m.held(from, to, i, w); err != nil {
+					return err
+				}
 				continue
 			}
 			if w.State() == None || w.Held() || (w.State() == Established) != first {
@@ -104,15 +106,25 @@ func (m *mover) flow(from, to *arena, i uint32, w conn.Meta) error {
 }
 
 // held moves the record of an ended flow that holds its port, if the new table is of a group.
-func (m *mover) held(from, to *arena, i uint32, w conn.Meta) {
-	at := to.fresh.Load()
-	if at > to.records || to.flows == 0 || !m.h.t.Grouped() {
-		return
+func (m *mover) held(from, to *arena, i uint32, w conn.Meta) error {
+	if !m.h.t.Grouped() {
+		return nil
 	}
-	to.copyFrom(from, at, i, w)
-	if m.h.recoverHeld(to, at) {
-		to.fresh.Store(at + 1)
+	result := full
+	if at := to.fresh.Load(); at <= to.records && to.flows != 0 {
+		to.copyFrom(from, at, i, w)
+		if result = m.h.recoverHeld(to, at); result == inserted {
+			to.fresh.Store(at + 1)
+		}
 	}
+	switch {
+	case result != full:
+	case m.force:
+		m.rec.Lost++
+	default:
+		return errNoFit
+	}
+	return nil
 }
 
 // copyFrom copies record i of another arena to record at, with w as its first word. As in

@@ -101,7 +101,7 @@ func (t *Table) recoverArena(a *arena, now Ticks, rec *Recovery) {
 		if o := f.owner.Load(); o&ownerFlags != 0 {
 			f.owner.Store(o &^ ownerFlags) // counts begin at 0; Bind, Adopt and Charge count live flows
 		}
-		if m := f.load(); m.Held() && h.recoverHeld(a, i) {
+		if m := f.load(); m.Held() && h.recoverHeld(a, i) == inserted {
 			last = i
 		} else if m.State() != None && h.recoverFlow(a, i, now, rec) {
 			last = i
@@ -138,19 +138,22 @@ func (h *Handle) recoverFlow(a *arena, i uint32, now Ticks, rec *Recovery) bool 
 	return false
 }
 
-// recoverHeld keeps the port of an ended flow taken, or frees its record.
-func (h *Handle) recoverHeld(a *arena, i uint32) bool {
+// recoverHeld keeps the port of an ended flow taken, or frees its record. The result is taken, too,
+// if the record is damaged, or if the table is of no group.
+func (h *Handle) recoverHeld(a *arena, i uint32) (ins insertion) {
 	f := a.flow(i)
 	hs := h.secret.both(a, i)
-	k := a.keyOf(i, ReplySide)
+	ins = taken
 	if h.t.Grouped() && f.sum == sum(hs[ClientSide], hs[ReplySide]) {
-		if _, ins := h.insert(a, hs[ReplySide], &k, slotOf(i, ReplySide), 0); ins == inserted {
-			h.t.group.held[family(a.v6)].Add(1)
-			return true
-		}
+		k := a.keyOf(i, ReplySide)
+		_, ins = h.insert(a, hs[ReplySide], &k, slotOf(i, ReplySide), 0)
 	}
-	f.meta.Store(0)
-	return false
+	if ins == inserted {
+		h.t.group.held[family(a.v6)].Add(1)
+	} else {
+		f.meta.Store(0)
+	}
+	return ins
 }
 
 // whole reports whether a record was written completely and is not damaged.
