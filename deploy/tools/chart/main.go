@@ -1,7 +1,7 @@
 // Command chart lints the chart and renders the committed manifests from it, or with -check
 // compares them with its output: the gateway, and separately the parts that the chart's default
-// values leave out: the controller, the announcer and the nodes' ends of the tunnel. With -values
-// it renders a release with other values.
+// values leave out: the controller, the announcer and the nodes' ends of the tunnel. It also writes
+// docs/alerts.md from the chart's alerts. With -values it renders a release with other values.
 package main
 
 import (
@@ -35,10 +35,11 @@ const (
 func main() {
 	dir := flag.String("chart", "../chart", "directory of the chart")
 	file := flag.String("manifests", "../manifests/sluice.yaml", "file to which the chart is rendered")
-	check := flag.Bool("check", false, "write nothing; fail if the file differs from the rendered chart")
+	page := flag.String("alerts", "../../docs/alerts.md", "page to which the chart's alerts are written")
+	check := flag.Bool("check", false, "write nothing; fail if a file differs from the chart")
 	values := flag.String("values", "", "file with values that replace the chart's own")
 	flag.Parse()
-	if err := run(*dir, *file, *values, *check); err != nil {
+	if err := run(*dir, *file, *page, *values, *check); err != nil {
 		log.Fatal(err)
 	}
 	done := "rendered into"
@@ -56,7 +57,7 @@ func fromRoot(path string) string {
 	return path
 }
 
-func run(dir, file, valuesFile string, check bool) error {
+func run(dir, file, page, valuesFile string, check bool) error {
 	if err := lintChart(dir); err != nil {
 		return err
 	}
@@ -72,6 +73,13 @@ func run(dir, file, valuesFile string, check bool) error {
 		return err
 	}
 	if err := put(dir, file, got, check); err != nil || valuesFile != "" {
+		return err
+	}
+	alerts, err := readAlerts(dir)
+	if err != nil {
+		return err
+	}
+	if err := put(dir, page, alerts.page(), check); err != nil {
 		return err
 	}
 	for _, p := range besides {
@@ -120,7 +128,7 @@ func put(dir, file string, got []byte, check bool) error {
 		return err
 	}
 	if !bytes.Equal(got, want) {
-		return fmt.Errorf("%s differs from the rendered chart in %s; run `make -C deploy chart`", file, dir)
+		return fmt.Errorf("%s differs from the output of the chart in %s; run `make -C deploy chart`", file, dir)
 	}
 	return nil
 }

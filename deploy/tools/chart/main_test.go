@@ -27,15 +27,16 @@ const chartDir = "../../chart"
 
 // The chart has no errors and no warnings, and the committed manifests are rendered from it.
 func TestChart(t *testing.T) {
-	if err := run(chartDir, "../../manifests/sluice.yaml", "", true); err != nil {
+	if err := run(chartDir, "../../manifests/sluice.yaml", "../../../docs/alerts.md", "", true); err != nil {
 		t.Error(err)
 	}
 }
 
 // A manifest edited by hand is detected.
 func TestCheckFindsAnEdit(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "sluice.yaml")
-	if err := run(chartDir, file, "", false); err != nil {
+	dir := t.TempDir()
+	file, page := filepath.Join(dir, "sluice.yaml"), filepath.Join(dir, "alerts.md")
+	if err := run(chartDir, file, page, "", false); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(file)
@@ -45,7 +46,8 @@ func TestCheckFindsAnEdit(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.Replace(string(text), "NET_RAW", "SYS_ADMIN", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(chartDir, file, "", true); err == nil || !strings.Contains(err.Error(), "make -C deploy chart") {
+	err = run(chartDir, file, page, "", true)
+	if err == nil || !strings.Contains(err.Error(), "make -C deploy chart") {
 		t.Errorf("%v, want a word about make -C deploy chart", err)
 	}
 }
@@ -57,7 +59,7 @@ func TestValuesFile(t *testing.T) {
 	if err := os.WriteFile(values, []byte("image: {tag: mine}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(chartDir, out, values, false); err != nil {
+	if err := run(chartDir, out, "", values, false); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(out); err != nil || !strings.Contains(string(text), "image: sluice:mine\n") {
