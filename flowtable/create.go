@@ -289,7 +289,13 @@ func (h *Handle) end(a *arena, i uint32, m conn.Meta, why End, hashes *[2]uint64
 	if tracked {
 		dead = m.Hold()
 	}
+	if tracked { // before the flow is seen as held: who finds it ended must find its port counted
+		h.t.group.held[family(a.v6)].Add(1)
+	}
 	if !a.flow(i).swap(m, dead) {
+		if tracked {
+			h.t.group.held[family(a.v6)].Add(-1)
+		}
 		return false
 	}
 	if h.log != nil && ownerOf(mark) == 0 { // the owner logs its flows

@@ -214,7 +214,6 @@ func (h *Handle) Held(r Ref) bool { return h.Flow(r).load().Held() }
 
 // hold is called after a tracked flow's meta was swapped to held and its client's key was removed.
 func (h *Handle) hold(a *arena, i uint32) {
-	h.t.group.held[family(a.v6)].Add(1)
 	if h.t.mark(a, i).Load()&markTold != 0 {
 		h.change(a.ref(i))
 		return
