@@ -81,6 +81,14 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
+// outputNotes are the notes of TestOutputs on standard error.
+var outputNotes = map[string]string{
+	"flows-none": "No flow matches: protocol icmp.\n",
+	"drops": "Estimates for the last 1m0s; `sluice stats` counts exactly since the start.\n" +
+		"The kernel program has dropped packets, too, of which there are no samples: denied_dropped=12346. " +
+		"`sluice deny list` counts those of denied clients.\n",
+}
+
 // TestOutputs holds what every asking command prints, in all three formats; JSON
 // and YAML must say the same.
 func TestOutputs(t *testing.T) {
@@ -104,6 +112,7 @@ func TestOutputs(t *testing.T) {
 		{"deny-list", []string{"deny", "list"}, true},
 		{"events", []string{"events", "--since", "2026-03-01T08:00:30Z"}, false},
 		{"deny-remove", []string{"deny", "remove", "198.51.100.7"}, false},
+		{"drops", []string{"drops"}, true},
 		{"stats", []string{"stats"}, true},
 		{"stats-verbose", []string{"stats", "--verbose"}, true},
 		{"status", []string{"status"}, false},
@@ -115,8 +124,8 @@ func TestOutputs(t *testing.T) {
 				socket := daemon(t, statustest.New())
 				code, out, errs := sluice(t, append(c.args, "-o", format, "--socket", socket)...)
 				note := ""
-				if c.name == "flows-none" && outputFormat(format).text() {
-					note = "No flow matches: protocol icmp.\n"
+				if outputFormat(format).text() {
+					note = outputNotes[c.name]
 				}
 				if code != exitOK || errs != note {
 					t.Fatalf("%s: exit %d, %s", format, code, errs)

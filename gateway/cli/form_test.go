@@ -27,6 +27,7 @@ func TestOutputHasARevision(t *testing.T) {
 		{"flows delete, drain, deny remove", status.Count{}},
 		{"deny", status.DeniedView{}},
 		{"deny list", []status.DenialView{}},
+		{"drops", status.DropsView{}},
 		{"events", []status.EventView{}},
 		{"explain", status.ExplainView{}},
 		{"stats", status.StatsView{}},

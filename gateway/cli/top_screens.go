@@ -47,9 +47,8 @@ func topScreens(client *status.Client, announcer string, now func() time.Time) [
 			return top.NewFeed(clientTable(), now, (&clientFlows{client: client, now: now}).ask)
 		}, Enter: func(key string) (string, string) { return "Flows", "client " + key }},
 		{Name: "Drops", Sort: "packets", Open: func(string) top.Feed {
-			return top.NewFeed(dropTable(nil), now, func(ctx context.Context) (top.Answer[drops], error) {
-				v, err := client.Stats(ctx)
-				return top.Answer[drops]{Rows: dropList(v.Workers)}, err
+			return top.NewFeed(sampledTable(dropsOf), now, func(ctx context.Context) (top.Answer[status.DropView], error) {
+				return recentDrops(ctx, client, time.Now())
 			})
 		}},
 		{Name: "Workers", Open: func(string) top.Feed {

@@ -82,7 +82,7 @@ func TestTopScreens(t *testing.T) {
 			{"\r", []string{"Flows of backend 10.1.0.11:8080", "established", "198.51.100.7:51000"}},
 			{"4", []string{"198.51.100.8", "5          1.0KiB", "Clients, by bytes/s: 4"}},
 			{"\r", []string{"Flows of client 198.51.100.8", "fin_wait"}},
-			{"5", []string{"no_flow       10"}},
+			{"5", []string{"source_range", "default/web:http  12000", "198.51.100.7 75%", "estimates for 1m0s"}},
 			{"6", []string{"25.0%", "RX/s", "500"}},
 			{"7", []string{"Routes: 0", "Nothing to show."}},
 		} {

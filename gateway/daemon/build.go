@@ -112,6 +112,7 @@ func (d *Daemon) makeDatapath(memory []*xsk.UMEM) error {
 	if d.ports, err = ports.New(pc); err != nil {
 		return err
 	}
+	d.watchDrops()
 	d.captures = captures.New(captures.Config{
 		Workers: d.workers, Interfaces: interfaceNames(fixed), Ports: d.plan.Ports,
 		Services: &d.services, Version: status.ThisBuild().Version,

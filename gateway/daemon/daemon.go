@@ -36,6 +36,7 @@ import (
 	"sluice.dev/sluice/gateway/captures"
 	"sluice.dev/sluice/gateway/checks"
 	"sluice.dev/sluice/gateway/denials"
+	"sluice.dev/sluice/gateway/drops"
 	"sluice.dev/sluice/gateway/explain"
 	"sluice.dev/sluice/gateway/members"
 	"sluice.dev/sluice/gateway/ports"
@@ -72,6 +73,7 @@ type Daemon struct {
 	ports    *ports.Set
 	explain  *explain.Explainer
 	captures *captures.Set
+	drops    *drops.Watch
 	denials  *denials.List
 	group    *members.Members // nil if there is none
 	members  groupNodes

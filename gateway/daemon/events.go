@@ -3,8 +3,11 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
+	"sluice.dev/sluice/gateway/drops"
+	"sluice.dev/sluice/gateway/flowlog"
 	"sluice.dev/sluice/gateway/trends"
 	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/journal"
@@ -36,17 +39,57 @@ func (d *Daemon) followTrends(ctx context.Context) {
 	beat := d.beats.Add("watch of counters", heartbeat.DefaultBounds)
 	defer beat.Rest()
 	w := trends.New(d.log, reason.HostLinkOther.String())
-	tick := time.NewTicker(trendsEvery)
+	tick, samples := time.NewTicker(trendsEvery), time.NewTicker(drops.Interval)
 	defer tick.Stop()
+	defer samples.Stop()
+	w.Look(d.sample())
 	for {
 		beat.Beat()
-		w.Look(d.sample())
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			w.Look(d.sample())
+		case now := <-samples.C:
+			d.drops.Drain(now)
 		}
 	}
+}
+
+// watchDrops makes the watch of samples of dropped packets.
+func (d *Daemon) watchDrops() {
+	c := drops.Config{Rings: d.workers.DropSamples(), Services: &d.services}
+	if log := d.flows.log.Log; log != nil {
+		c.Log = func(list []drops.Sample) { log.Drops(dropRecords(list)) }
+	}
+	d.drops = drops.New(c, time.Now())
+}
+
+// dropRecords returns the lines of the flow log about dropped packets.
+func dropRecords(list []drops.Sample) []flowlog.Record {
+	records := make([]flowlog.Record, len(list))
+	for i := range list {
+		s := &list[i]
+		records[i] = flowlog.Record{Time: s.At, Client: s.Client, VIP: s.VIP, SNAT: s.SNAT, Backend: s.Backend,
+			Service: s.Service, Reason: s.Reason.String(), Packets: s.Weight, Reply: s.Reply, Source: s.Source,
+			Destination: s.Destination}
+		if s.Protocol != 0 {
+			records[i].Protocol = status.ProtocolName(s.Protocol)
+		}
+	}
+	return records
+}
+
+// Drops implements status.Gateway.
+func (d *Daemon) Drops(since time.Time) status.DropsView {
+	v := d.drops.View(since, time.Now())
+	v.KernelProgram = map[string]uint64{}
+	for name, n := range d.steeringCounts() {
+		if strings.HasSuffix(name, "_dropped") {
+			v.KernelProgram[name] = n
+		}
+	}
+	return v
 }
 
 func (d *Daemon) sample() *trends.Sample {

@@ -245,6 +245,11 @@ func (s *standby) Allow(context.Context, netip.Prefix) error { return s.errWaits
 // Denials implements status.Gateway.
 func (s *standby) Denials() ([]status.DenialView, error) { return nil, s.errWaits() }
 
+// Drops implements status.Gateway.
+func (s *standby) Drops(time.Time) status.DropsView {
+	return status.DropsView{Drops: []status.DropView{}}
+}
+
 // Events implements status.Gateway.
 func (s *standby) Events(since time.Time) []status.EventView { return s.d.Events(since) }
 

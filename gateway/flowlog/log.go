@@ -2,6 +2,7 @@ package flowlog
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -42,8 +43,9 @@ type Log struct {
 	noted  uint64 // lost lines that lines Lost name
 
 	mu    sync.Mutex
-	n     Counts // without events that found no room in a ring
-	err   error  // of the last write; nil if it succeeded
+	drops []Record // to write
+	n     Counts   // without events that found no room in a ring
+	err   error    // of the last write; nil if it succeeded
 	since time.Time
 	retry time.Time // no attempt before
 }
@@ -81,6 +83,7 @@ func (l *Log) drain() {
 		l.code.services = &services.Snapshot{}
 	}
 	l.notes(now)
+	l.takeDrops()
 	l.c.Events.Read(func(e *flowtable.Event) {
 		l.lines = l.code.event(l.lines, e)
 		if l.count++; len(l.lines) >= chunk {
@@ -88,6 +91,35 @@ func (l *Log) drain() {
 		}
 	})
 	l.flush(now)
+}
+
+// maxDrops bounds the lines of dropped packets that wait.
+const maxDrops = 1 << 12
+
+// Drops writes lines of dropped packets. Safe for any goroutine.
+func (l *Log) Drops(list []Record) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := min(len(list), maxDrops-len(l.drops))
+	l.drops = append(l.drops, list[:n]...)
+	l.n.Lost += uint64(len(list) - n)
+}
+
+// takeDrops encodes the lines of Drops.
+func (l *Log) takeDrops() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.drops {
+		r := &l.drops[i]
+		r.Event, r.Time = Drop, r.Time.UTC().Truncate(time.Microsecond)
+		line, err := json.Marshal(r)
+		if err != nil {
+			continue // no field of a Record fails
+		}
+		l.lines = append(append(l.lines, line...), '\n')
+		l.count++
+	}
+	l.drops = l.drops[:0]
 }
 
 // notes writes that this process continues the log, and how many lines are lost.

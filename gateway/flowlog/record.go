@@ -18,6 +18,7 @@ const (
 	End   = "end"   // a flow
 	Open  = "open"  // a process continues the log
 	Lost  = "lost"  // Record.Lines could not be written
+	Drop  = "drop"  // a dropped packet, which stands for Record.Packets
 )
 
 // Record is a line of the log. Names and values are the ones of status.FlowView where both have
@@ -47,6 +48,13 @@ type Record struct {
 	Why string `json:"why,omitempty"`
 
 	Lines uint64 `json:"lines,omitempty"` // of Lost
+
+	// These are of a Drop. Source and Destination are the packet's, if it has no client.
+	Reason      string         `json:"reason,omitempty"`
+	Packets     uint64         `json:"packets,omitempty"`
+	Reply       bool           `json:"reply,omitempty"` // the packet was towards the client
+	Source      netip.AddrPort `json:"source,omitzero"`
+	Destination netip.AddrPort `json:"destination,omitzero"`
 }
 
 // closedOf returns Record.Closed of an End.

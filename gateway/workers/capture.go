@@ -10,6 +10,14 @@ import (
 	"sluice.dev/sluice/fastpath/capture"
 )
 
+// DropSamples returns the samples of packets that the workers dropped, by worker.
+func (g *Group) DropSamples() (rings []*capture.Ring) {
+	for _, w := range g.workers {
+		rings = append(rings, w.DropSamples())
+	}
+	return rings
+}
+
 // tapTimeout is how long a worker may take to begin or end a capture, between two steps.
 const tapTimeout = time.Second
 

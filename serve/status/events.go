@@ -10,15 +10,24 @@ import (
 
 // events answers GET /events?since=TIME.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
-	var since time.Time
-	if text := r.URL.Query().Get("since"); text != "" {
-		var err error
-		if since, err = time.Parse(time.RFC3339Nano, text); err != nil {
-			s.fail(w, http.StatusBadRequest, fmt.Errorf("since is %q: write a time such as 2026-03-01T08:00:00Z", text))
-			return
-		}
+	since, err := parseSince(r)
+	if err != nil {
+		s.fail(w, http.StatusBadRequest, err)
+		return
 	}
 	s.reply(w, s.gateway.Events(since))
+}
+
+// parseSince returns the parameter since of a request; the zero time without one.
+func parseSince(r *http.Request) (since time.Time, err error) {
+	text := r.URL.Query().Get("since")
+	if text == "" {
+		return since, nil
+	}
+	if since, err = time.Parse(time.RFC3339Nano, text); err != nil {
+		return since, fmt.Errorf("since is %q: write a time such as 2026-03-01T08:00:00Z", text)
+	}
+	return since, nil
 }
 
 // Events lists the events after a time, oldest first; the zero time is before all.

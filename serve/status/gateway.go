@@ -40,6 +40,8 @@ type Gateway interface {
 	Allow(ctx context.Context, client netip.Prefix) error
 	// Denials lists the denied clients by address.
 	Denials() ([]DenialView, error)
+	// Drops sums the packets dropped after a time by reason and Service. It has ten minutes.
+	Drops(since time.Time) DropsView
 	// Events lists the events after a time, oldest first.
 	Events(since time.Time) []EventView
 	// Explain returns the verdict on a packet, and why. It changes nothing.

@@ -37,6 +37,7 @@ func (s *Server) routes() []route {
 		{http.MethodGet, "/flows", reads, s.flows},
 		{http.MethodGet, "/denials", reads, s.denials},
 		{http.MethodGet, "/events", reads, s.events},
+		{http.MethodGet, "/drops", reads, s.drops},
 		{http.MethodDelete, "/flows", full, s.deleteFlows},
 		{http.MethodPost, "/captures", full, s.capture},
 		{http.MethodPut, "/drains/{backend...}", full, s.drain},

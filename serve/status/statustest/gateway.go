@@ -24,6 +24,7 @@ type Gateway struct {
 	PortsList   []status.SourcePortsView
 	StatusView  status.StatusView
 	EventList   []status.EventView
+	DropsView   status.DropsView
 	// Applied is closed when WaitApplied may return.
 	Applied chan struct{}
 	// Capture writes CaptureBytes, and ends with its context, or at once for the reason
@@ -46,7 +47,7 @@ func New() *Gateway {
 		ServiceList: sampleServices(), BackendList: sampleBackends(),
 		TimesView: sampleTimes(), StatsView: sampleStats(), StatusView: sampleStatus(), PortsList: samplePorts(),
 		Applied: make(chan struct{}), flows: sampleFlows(), drained: map[string]bool{},
-		denials: sampleDenials(), EventList: sampleEvents(),
+		denials: sampleDenials(), EventList: sampleEvents(), DropsView: sampleDrops(),
 	}
 	close(g.Applied)
 	return g
@@ -186,6 +187,33 @@ func (g *Gateway) Denials() ([]status.DenialView, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.denials), g.Err
+}
+
+// Drops implements status.Gateway.
+func (g *Gateway) Drops(since time.Time) status.DropsView {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	v := g.DropsView
+	v.Drops = slices.DeleteFunc(slices.Clone(v.Drops), func(d status.DropView) bool { return d.Last.Before(since) })
+	return v
+}
+
+func sampleDrops() status.DropsView {
+	last := Start().AddDate(100, 0, 0) // within any time that a test asks for
+	client := netip.MustParseAddr
+	return status.DropsView{
+		Since: Start(), Until: Start().Add(time.Minute), KernelProgram: map[string]uint64{"denied_dropped": 12346},
+		Drops: []status.DropView{
+			{Reason: "source_range", Service: "default/web:http", Packets: 12000, Samples: 6000, Last: last,
+				Clients: []status.DropClient{{Client: client("198.51.100.7"), Packets: 9000},
+					{Client: client("2001:db8:c::7"), Packets: 1800}, {Client: client("198.51.100.8"), Packets: 600}},
+				MoreClients: 12},
+			{Reason: "no_flow", Packets: 9, Samples: 9, Last: last,
+				Clients: []status.DropClient{{Client: client("198.51.100.7"), Packets: 9}}},
+			{Reason: "frame_truncated", Packets: 1, Samples: 1, Last: last,
+				Clients: []status.DropClient{{Packets: 1}}},
+		},
+	}
 }
 
 // Events implements status.Gateway.
