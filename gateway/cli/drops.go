@@ -29,7 +29,7 @@ func (s *session) dropsCommand() *cobra.Command {
 		Short:   "List dropped packets by reason, Service and client",
 		Long: "drops lists the packets that the workers dropped in the last minute, or a longer time, by reason,\n" +
 			"Service and client. PACKETS is an estimate by samples; all packets with a reason add up to its counter\n" +
-			"in stats. CLIENTS has the clients with the most packets, or the sources of packets without a client.\n" +
+			"in stats. MOST-OF is the client with the most packets, or the source of packets without a client.\n" +
 			"Packets that the kernel program drops have no samples.",
 		Example: "  sluice drops\n" +
 			"  sluice drops shop/web --since 10m\n" +
@@ -121,7 +121,7 @@ func sampledTable(in time.Duration) *table.Table[status.DropView] {
 				Number: func(v *view) (float64, bool) { return float64(v.Packets), true }},
 			{Name: "PACKETS/s", Text: func(v *view) string { return fmt.Sprintf("%.1f", perSecond(v)) },
 				Number: func(v *view) (float64, bool) { return perSecond(v), true }},
-			{Name: "CLIENTS", Show: table.Short, Text: func(v *view) string { return clientShares(v, 1) }},
+			{Name: "MOST-OF", Text: func(v *view) string { return clientShares(v, 1) }},
 			{Name: "CLIENTS", Show: table.Wide, Text: func(v *view) string { return clientShares(v, len(v.Clients)) }},
 			{Name: "SAMPLES", Show: table.Wide, Text: func(v *view) string { return strconv.FormatUint(v.Samples, 10) },
 				Number: func(v *view) (float64, bool) { return float64(v.Samples), true }},
