@@ -43,7 +43,7 @@ func TestListsAreNeverNull(t *testing.T) {
 		"stats": {}, "status": {}, "announce": {"--announcer", announcer(t)},
 		"explain": {"--from", "198.51.100.7", "--to", "192.0.2.10:80"},
 		"drain":   {"10.1.0.11:8080"}, "undrain": {"10.1.0.11:8080"},
-		"deny": {"192.0.2.7", "--for", "1h"}, "deny list": {}, "events": {}, "deny remove": {"198.51.100.7"},
+		"deny": {"192.0.2.7", "--for", "1h"}, "deny list": {}, "drops": {}, "events": {}, "deny remove": {"198.51.100.7"},
 		"cleanup": {}, "version": {}, "doctor": {"--config", file},
 		"node apply": {"--vni", "7", "--gateway", "10.0.1.2"}, "node check": {"--vni", "7"}, "node remove": {},
 		"config check": {file}, "config defaults": {}, "config from-kube-proxy": {proxy},
