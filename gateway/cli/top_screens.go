@@ -47,7 +47,8 @@ func topScreens(client *status.Client, announcer string, now func() time.Time) [
 			return top.NewFeed(clientTable(), now, (&clientFlows{client: client, now: now}).ask)
 		}, Enter: func(key string) (string, string) { return "Flows", "client " + key }},
 		{Name: "Drops", Sort: "packets", Open: func(string) top.Feed {
-			return top.NewFeed(sampledTable(dropsOf), now, func(ctx context.Context) (top.Answer[status.DropView], error) {
+			return top.NewFeed(sampledTable(dropsOf), now, func(ctx context.Context) (top.Answer[status.DropView],
+				error) {
 				return recentDrops(ctx, client, time.Now())
 			})
 		}},

@@ -83,8 +83,9 @@ func (d *Daemon) readMembersOnce(patient bool) error {
 	}
 	node, _ := c.Node() // checked at start
 	if !hasMember(list, node) {
-		return fmt.Errorf("Node %s is no member: give it the labels %s, and the annotation %s with two source "+
-			"addresses of each family%s", node, c.Group.Nodes, objects.AnnotationGroupSources, m.why(node))
+		return fmt.Errorf("this gateway is no member of its group: give Node %s the labels %s, and the "+
+			"annotation %s with two source addresses of each family%s", node, c.Group.Nodes,
+			objects.AnnotationGroupSources, m.why(node))
 	}
 	return d.enforceMembers(list)
 }

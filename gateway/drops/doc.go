@@ -1,5 +1,5 @@
-// Package drops shows which clients and Services dropped packets belong to. The workers sample their
-// drops (fastpath/sample.go); the weights of the samples add up to the counters.
+// Package drops shows which clients and Services dropped packets belong to. The workers sample
+// their drops (fastpath/sample.go); the weights of the samples add up to the counters.
 //
 //	worker ─► capture.Ring ─┐  snapshot        ┌─► flow log: a few lines a second
 //	worker ─► capture.Ring ─┴─► Watch.Drain ───┤

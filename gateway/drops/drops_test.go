@@ -123,8 +123,8 @@ func TestSampleOf(t *testing.T) {
 	}
 }
 
-// TestThinned: however many samples come, few are kept, their weights add up, and a client keeps its
-// share.
+// TestThinned: however many samples come, few are kept, their weights add up, and a client keeps
+// its share.
 func TestThinned(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

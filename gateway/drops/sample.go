@@ -17,8 +17,9 @@ type Sample struct {
 	Reason   reason.Drop
 	Weight   uint64
 	Protocol uint8 // 0 if the packet has no valid IP header
-	// Client and VIP are the ends of the client's packets, if the packet is of a flow, or to or from
-	// a frontend. Reply: the packet was towards the client. SNAT and Backend are known of a flow.
+	// Client and VIP are the ends of the client's packets, if the packet is of a flow, or to or
+	// from a frontend. Reply: the packet was towards the client. SNAT and Backend are known of a
+	// flow.
 	Client, VIP, SNAT, Backend netip.AddrPort
 	Reply                      bool
 	Service                    string // of VIP; "" if there is none, or it is gone

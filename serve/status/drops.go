@@ -10,14 +10,14 @@ import (
 
 // DropsView sums the dropped packets of a time by reason and Service, most packets first. The
 // numbers are estimates: each sample of a dropped packet counts for the packets that it stands for,
-// so that all with a reason add up to its counter, except that the samples of the last second may be
-// missing.
+// so that all with a reason add up to its counter, except that the samples of the last second may
+// be missing.
 type DropsView struct {
 	Since time.Time  `json:"since"` // later than asked for if there are no older samples
 	Until time.Time  `json:"until"`
 	Drops []DropView `json:"drops"`
-	// KernelProgram has the packets that the kernel program has dropped since it was loaded, by name
-	// of the counter. There are no samples of them.
+	// KernelProgram has the packets that the kernel program has dropped since it was loaded, by
+	// name of the counter. There are no samples of them.
 	KernelProgram map[string]uint64 `json:"kernelProgram"`
 }
 
@@ -36,8 +36,8 @@ type DropView struct {
 	MoreClients int          `json:"moreClients,omitempty"`
 }
 
-// DropClient is a client with dropped packets, in either direction, or the source of packets without
-// a client. Its address is empty if the packets had no valid IP header.
+// DropClient is a client with dropped packets, in either direction, or the source of packets
+// without a client. Its address is empty if the packets had no valid IP header.
 type DropClient struct {
 	Client  netip.Addr `json:"client"`
 	Packets uint64     `json:"packets"`

@@ -31,8 +31,8 @@ const deniedService = "{apiVersion: v1, kind: Service, metadata: {name: denied},
 	"labels: {kubernetes.io/service-name: denied}}, addressType: IPv4, ports: [{port: 8080, protocol: UDP}], " +
 	"endpoints: [{addresses: [192.0.2.200]}]}\n"
 
-// TestDropsByService: `sluice drops` has the shares of Services and clients in the packets that were
-// dropped for a reason, as they were sent in bursts, and so has the flow log.
+// TestDropsByService: `sluice drops` has the shares of Services and clients in the packets that
+// were dropped for a reason, as they were sent in bursts, and so has the flow log.
 func TestDropsByService(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "log")
@@ -77,7 +77,7 @@ func TestDropsByService(t *testing.T) {
 	sent := map[string]uint64{"no_local_endpoints": 20 * bursts, "source_range": 8 * bursts}
 	var v status.DropsView
 	l.eventually(10*time.Second, "the samples add up to the packets that were sent", func() bool {
-		v = l.drops("--since", "5m")
+		v = l.sampledDrops("--since", "5m")
 		sum := map[string]uint64{}
 		for i := range v.Drops {
 			sum[v.Drops[i].Reason] += v.Drops[i].Packets
@@ -97,7 +97,7 @@ func TestDropsByService(t *testing.T) {
 			t.Errorf("%s to %s: %.2f of %v packets in a burst, %d were sent", client, name, got, all, d.packets)
 		}
 	}
-	if list := l.drops("denied").Drops; len(list) != 1 || list[0].Reason != "source_range" ||
+	if list := l.sampledDrops("denied").Drops; len(list) != 1 || list[0].Reason != "source_range" ||
 		!strings.HasPrefix(list[0].Service, "default/denied") {
 		t.Errorf("drops of denied: %+v", list)
 	}
@@ -114,7 +114,7 @@ func TestDropsByService(t *testing.T) {
 }
 
 // drops returns the answer of `sluice drops`.
-func (l *lab) drops(args ...string) (v status.DropsView) {
+func (l *lab) sampledDrops(args ...string) (v status.DropsView) {
 	l.t.Helper()
 	out, err := l.gate.Command(l.ctx, append([]string{"drops", "-o", "json"}, args...)...)
 	if err == nil {
