@@ -64,9 +64,8 @@ func (h *Handle) MarkCopy(r Ref, owner int) {
 
 func (h *Handle) countCopy(f, owner int, s State) {
 	h.t.group.copies[owner][f].Add(1)
-	if s.HalfOpen() {
-		h.t.group.halfOpen.Add(1)
-	}
+	h.t.group.halfOpen.Add(int32(b2i(s.HalfOpen())))
+	h.t.group.open.Add(int32(b2i(s.Connection())))
 }
 
 // HoldPort makes a record that holds the source port of a reply tuple, as one of a told flow that
@@ -291,9 +290,8 @@ func (h *Handle) copyEnded(a *arena, i uint32, m conn.Meta) {
 		return
 	}
 	h.t.group.copies[owner][family(a.v6)].Add(-1)
-	if m.State().HalfOpen() {
-		h.t.group.halfOpen.Add(-1)
-	}
+	h.t.group.halfOpen.Add(-int32(b2i(m.State().HalfOpen())))
+	h.t.group.open.Add(-int32(b2i(m.State().Connection())))
 	h.change(a.ref(i))
 }
 
@@ -303,8 +301,15 @@ func (h *Handle) movedInGroup(r Ref, before, after conn.Meta) {
 	if mark&markTracked != 0 || ownerOf(mark) != 0 && !h.updating {
 		h.change(r)
 	}
-	if was, is := before.State().HalfOpen(), after.State().HalfOpen(); was != is && ownerOf(mark) != 0 {
-		h.t.group.halfOpen.Add(int32(b2i(is) - b2i(was)))
+	if ownerOf(mark) == 0 {
+		return
+	}
+	was, is := before.State(), after.State()
+	if was.HalfOpen() != is.HalfOpen() {
+		h.t.group.halfOpen.Add(int32(b2i(is.HalfOpen()) - b2i(was.HalfOpen())))
+	}
+	if was.Connection() != is.Connection() {
+		h.t.group.open.Add(int32(b2i(is.Connection()) - b2i(was.Connection())))
 	}
 }
 

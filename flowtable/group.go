@@ -49,6 +49,7 @@ type group struct {
 	share    [2]int32 // the most copies of an owner, of each family
 	copies   [MaxOwners + 1][2]atomic.Int32
 	halfOpen atomic.Int32 // copies of half-open flows: they do not count for the cap
+	open     atomic.Int32 // copies of connections (State.Connection)
 	clock    [MaxOwners + 1]atomic.Bool
 	held     [2]atomic.Int32
 	missed   atomic.Bool // a change was not noted, for lack of room
@@ -121,6 +122,10 @@ func (t *Table) FollowClock(owner int, follow bool) { t.group.clock[owner].Store
 func (t *Table) CopiesOf(owner int) int {
 	return int(t.group.copies[owner][0].Load() + t.group.copies[owner][1].Load())
 }
+
+// OpenCopies returns how many copies are of connections of TCP and SCTP that are not closed on both
+// sides.
+func (t *Table) OpenCopies() int { return int(t.group.open.Load()) }
 
 // HeldPorts returns how many ended flows hold their source port.
 func (t *Table) HeldPorts() int { return int(t.group.held[0].Load() + t.group.held[1].Load()) }

@@ -321,6 +321,40 @@ func TestCopiesStay(t *testing.T) {
 	validate(t, tb)
 }
 
+// TestOpenCopies: copies count as open connections by their state.
+func TestOpenCopies(t *testing.T) {
+	tb, h := groupTable(t, 100, 100)
+	want := func(n int) {
+		t.Helper()
+		if got := tb.OpenCopies(); got != n {
+			t.Errorf("%d copies of open connections, want %d", got, n)
+		}
+		validate(t, tb)
+	}
+	over, udp, rec := foreign(true, 1, TimeWaitClient), foreign(false, 2, UDPAssured), foreign(false, 3, SynRecv)
+	udp.Client.Proto, udp.Reply.Proto = header.ProtoUDP, header.ProtoUDP
+	for _, r := range []*conn.Record{&over, &udp} {
+		if _, s := h.Copy(bootTime, 1, r); s != Created {
+			t.Fatal(s)
+		}
+	}
+	want(0)
+	r, _ := h.Copy(bootTime, 2, &rec)
+	want(1)
+	h.Observe(r, ClientSide, seg(ClientSide, header.TCPACK), bootTime)
+	want(1)
+	rec.State = TimeWaitClient
+	h.UpdateCopy(r, &rec, bootTime)
+	want(0)
+	h.Observe(r, ClientSide, Segment{Flags: header.TCPACK, Data: true}, bootTime) // revokes the FIN
+	want(1)
+	h.Delete(r)
+	want(0)
+	own := h.mustCreate(t, bootTime, tracked(false, 4))
+	h.MarkCopy(own, 1)
+	want(1)
+}
+
 // TestCopyIsItsFlow: a copy of each state has the record of the flow that it was made of, and
 // follows it.
 func TestCopyIsItsFlow(t *testing.T) {

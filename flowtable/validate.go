@@ -31,6 +31,7 @@ type validation struct {
 	t    *Table
 	errs []error
 	live [2][16]int32
+	open int32 // copies of connections
 
 	loads map[uint64]int32 // by index of the backend
 }
@@ -62,6 +63,9 @@ func (v *validation) arena(a *arena) {
 		case m.Live():
 			v.live[family(a.v6)][None]++
 			v.live[family(a.v6)][m.State()]++
+			if v.t.Grouped() && ownerOf(v.t.mark(a, i).Load()) != 0 {
+				v.open += int32(b2i(m.State().Connection()))
+			}
 			if keys[i] != 3 {
 				v.errorf("flow %d has keys %02b in the index, want 11", a.ref(i), keys[i])
 			}
@@ -184,6 +188,9 @@ func (v *validation) counters() {
 	}
 	if sums != v.live {
 		v.errorf("counters %v, but counts of the records %v", sums, v.live)
+	}
+	if n := v.t.group.open.Load(); n != v.open {
+		v.errorf("%d copies of connections, the counter says %d", v.open, n)
 	}
 }
 

@@ -114,16 +114,12 @@ func (f *flowState) prunePins(log *slog.Logger, snapshot *services.Handle) {
 }
 
 // connections counts the open connections of this gateway. Copies of flows of other gateways are
-// left out. Copies of UDP flows are no connections, and are subtracted too: the number may be too
-// low.
+// left out.
 func (f *flowState) connections() uint64 {
 	t := f.file.Table
 	c := t.Counts()
 	n := flows.Connections(&c)
-	for owner := 1; t.Grouped() && owner <= flowtable.MaxOwners; owner++ {
-		n -= min(n, uint64(t.CopiesOf(owner)))
-	}
-	return n
+	return n - min(n, uint64(t.OpenCopies())) // the counts are of different instants
 }
 
 // hasConnections reports whether connections count under a backend's number.

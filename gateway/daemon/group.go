@@ -32,7 +32,7 @@ func (d *Daemon) joinGroup(workers int) (err error) {
 	recovery := &d.flows.file.Recovery
 	d.group, err = members.New(members.Config{
 		Log: d.log, Group: &c.Group, Self: node, StateDir: c.StateDir, Table: d.flows.file.Table, Workers: workers,
-		Kept: taken || !recovery.Fresh && !recovery.Unread, Taken: taken, KeepAfter: c.Flows.Timeouts.Established.D(),
+		Kept: taken || keepsAll(recovery), Taken: taken, KeepAfter: c.Flows.Timeouts.Established.D(),
 		InUse: d.flows.ofSource, Opened: func() { d.configure(d.life.ctx) }, Beats: &d.beats,
 		RealTime: func() error { return d.workers.RealTime() },
 	})
@@ -45,6 +45,11 @@ func (d *Daemon) joinGroup(workers int) (err error) {
 	}})
 	return nil
 }
+
+// keepsAll reports whether a table has all flows and held ports of the previous process. If some did
+// not fit, their ports are free here, and other gateways may have copies: for the group that is a
+// loss of memory.
+func keepsAll(r *flowtable.Recovery) bool { return !r.Fresh && !r.Unread && r.Lost == 0 }
 
 // ofSource counts the flows with a source address.
 func (f *flowState) ofSource(a netip.Addr) int {

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/conn"
+	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -37,5 +40,61 @@ func TestSourceConditions(t *testing.T) {
 		if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
 			t.Errorf("%s: got %q, want %q", c.states, got, c.want)
 		}
+	}
+}
+
+// TestKeepsAll: a gateway whose table lacks flows of the previous process must not give their ports
+// to others.
+func TestKeepsAll(t *testing.T) {
+	for _, c := range []struct {
+		r    flowtable.Recovery
+		want bool
+	}{
+		{flowtable.Recovery{Recovered: 3}, true},
+		{flowtable.Recovery{Recovered: 3, Moved: true}, true},
+		{flowtable.Recovery{Recovered: 3, Kept: true}, true},
+		{flowtable.Recovery{Recovered: 3, Moved: true, Lost: 1}, false},
+		{flowtable.Recovery{Fresh: true}, false},
+		{flowtable.Recovery{Unread: true}, false},
+	} {
+		if got := keepsAll(&c.r); got != c.want {
+			t.Errorf("%+v: %t, want %t", c.r, got, c.want)
+		}
+	}
+}
+
+// TestConnectionsBesideCopies: a drain waits for this gateway's connections, whatever copies there
+// are.
+func TestConnectionsBesideCopies(t *testing.T) {
+	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 64, Timeouts: flowtable.DefaultTimeouts(), Group: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := table.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(last byte) header.Addr { return header.AddrFrom4([4]byte{192, 0, 2, last}) }
+	client := func(port uint16, proto uint8) header.Tuple {
+		return header.Tuple{Src: at(1), SrcPort: port, Dst: at(2), DstPort: 80, Proto: proto}
+	}
+	h.Enter(1e9)
+	if _, s := h.Create(1e9, &flowtable.NewFlow{Client: client(1, header.ProtoTCP), Backend: at(3), BackendPort: 80,
+		Source: at(4), SourcePort: 1, Tracked: true}); s != flowtable.Created {
+		t.Fatal(s)
+	}
+	for i, state := range []flowtable.State{flowtable.UDPReplied, flowtable.TimeWaitClient, flowtable.Established} {
+		r := conn.Record{State: state, Client: client(uint16(2+i), header.ProtoTCP)}
+		if state.UDP() {
+			r.Client.Proto = header.ProtoUDP
+		}
+		r.Reply = header.Tuple{Src: at(3), SrcPort: 80, Dst: at(5), DstPort: uint16(1 + i), Proto: r.Client.Proto}
+		if _, s := h.Copy(1e9, 1, &r); s != flowtable.Created {
+			t.Fatal(s)
+		}
+	}
+	h.Leave()
+	if n := (&flowState{file: &flowtable.File{Table: table}}).connections(); n != 1 {
+		t.Errorf("%d connections, want 1", n)
 	}
 }
