@@ -77,7 +77,7 @@ func (m *Members) openAddresses(ctx context.Context) {
 			continue
 		}
 		next = rarely // an address is closed as long as it has flows, which may be long
-		opened, err := m.sources.AllReached(func(a netip.Addr) bool { return v.HeldPorts > 0 || m.c.InUse(a) > 0 })
+		opened, err := m.sources.AllReached(m.inUse)
 		if err != nil && err.Error() != failed {
 			failed = err.Error()
 			m.c.Log.Error("no flow is copied to other gateways; it is tried again", "error", err)
@@ -88,3 +88,7 @@ func (m *Members) openAddresses(ctx context.Context) {
 		}
 	}
 }
+
+// inUse reports whether a port of an address may be in use or held. It looks at flows first: one
+// that ends meanwhile holds its port.
+func (m *Members) inUse(a netip.Addr) bool { return m.c.InUse(a) > 0 || m.c.Table.HeldPorts() > 0 }

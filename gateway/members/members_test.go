@@ -514,3 +514,32 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+// TestInUse: an address is in use while its last flow ends and holds its port.
+func TestInUse(t *testing.T) {
+	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 64, Timeouts: flowtable.DefaultTimeouts(), Group: true})
+	must(t, err)
+	h, err := table.Register()
+	must(t, err)
+	source := netip.MustParseAddr("198.51.100.1")
+	h.Enter(1e9)
+	r, s := h.Create(1e9, &flowtable.NewFlow{
+		Client: header.Tuple{Src: header.AddrFrom4([4]byte{203, 0, 113, 1}), SrcPort: 1,
+			Dst: header.AddrFrom4([4]byte{203, 0, 113, 9}), DstPort: 80, Proto: header.ProtoTCP},
+		Backend: header.AddrFrom4([4]byte{10, 0, 0, 1}), BackendPort: 8080, Source: header.AddrFrom(source),
+		SourcePort: 1, Tracked: true})
+	if s != flowtable.Created || !h.Tell(r) {
+		t.Fatal(s)
+	}
+	m := &Members{c: Config{Table: table, InUse: func(netip.Addr) int {
+		h.Delete(r) // after the look at its record
+		return 0
+	}}}
+	if !m.inUse(source) {
+		t.Error("an address with a held port is not in use")
+	}
+	h.Release(r)
+	if m.inUse(source) {
+		t.Error("an address without flows is in use")
+	}
+}
