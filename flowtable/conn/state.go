@@ -65,7 +65,8 @@ func (s State) otherFin(from Side) State {
 // Open reports whether a backend has answered, and the connection is not over.
 func (s State) Open() bool { return s >= SynRecv && s <= FinBackend }
 
-// Connection reports whether a flow is a connection of TCP or SCTP that is not closed on both sides.
+// Connection reports whether a flow is a connection of TCP or SCTP that is not closed on both
+// sides.
 func (s State) Connection() bool { return s >= SynSeen && s <= LastAckBackend }
 
 // UDP reports whether a flow is in a state of UDP.
