@@ -16,9 +16,9 @@ func (w *Worker) StepByOracle(now uint64) int {
 	for i, link := range w.c.Links {
 		n := link.Receive(w.b.desc[:w.budget.packets])
 		moved += n
-		w.load()
 		w.count(i, n)
 		w.budget.received(n)
+		w.load()
 		for _, d := range w.b.desc[:n] {
 			w.n.rxBytes += uint64(d.Len)
 			w.handleAny(d)

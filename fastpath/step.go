@@ -23,12 +23,12 @@ func (w *Worker) Step(now uint64) int {
 			continue
 		}
 		moved += n
-		w.load()
 		w.count(i, n)
 		if w.pieces.suspects != 0 {
 			w.pieces.refute(i, w.b.desc[:n])
 		}
 		w.budget.received(n)
+		w.load()
 		w.handleBatch(n) // find or make flows; then rewrite, queue, park, or drop with a reason
 		w.transmit()
 	}
