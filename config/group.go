@@ -17,8 +17,8 @@ import (
 // Group is the gateways that keep copies of each other's flows. All of them have the same section:
 // each finds its own line by its node's name (Node). Without members and nodes there is no group.
 type Group struct {
-	// Members are the gateways. With Nodes a file has none, and WithMembers sets those that the
-	// Nodes have.
+	// Members are the gateways. A file with Nodes lists none: WithMembers sets the members that
+	// are made from the Nodes.
 	Members []GroupMember `json:"members"`
 	// Nodes is a label selector of the Nodes whose gateways are the members (package
 	// gateway/roster). Port is where each of them listens.

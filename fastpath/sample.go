@@ -9,13 +9,14 @@ import (
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/reason"
+	"sluice.dev/sluice/nat/vxlan"
 )
 
 // A worker samples the packets that it drops. The first drop for a reason opens a window of
 // sampleEvery, and at its end one of the window's drops for this reason, each with the same
 // probability, is a sample with the number of them as its weight. So the weights of all samples add
-// up to the counters, and the expected weight of a client is the number of its drops, in whatever
-// bursts they come: a sample of the first drop of each window would stand for a burst after it.
+// up to the counters, and the expected weight of a client is the number of its drops, also if they
+// come in bursts: a sample of the first drop of each window would stand for a burst after it.
 //
 // The drop that is picked is not known before the end, so a drop may replace the one picked before
 // it: the n-th of a window with probability 1/n. The number of the next one that does is drawn in
@@ -86,7 +87,7 @@ func (w *Worker) pick(d Desc, rec *capture.Record) {
 	frame, bytes, p := w.frame(d), w.bytes(d), &w.samples.outer
 	rec.Bytes = bytes
 	header.ParseLong(frame, int(bytes), p)
-	if in := int(p.L4) + vxlanHeaders; w.tunnels.VNI != 0 && p.Tuple.Proto == header.ProtoUDP &&
+	if in := int(p.L4) + header.UDPBytes + vxlan.HeaderBytes; w.tunnels.VNI != 0 && p.Tuple.Proto == header.ProtoUDP &&
 		p.Tuple.DstPort == w.tunnels.Port && p.Fragment != header.LaterFragment && in < len(frame) {
 		// The packet of a client, on its way to a node.
 		header.ParseLong(frame[in:], int(bytes)-in, p)
@@ -108,10 +109,6 @@ func (w *Worker) pick(d Desc, rec *capture.Record) {
 	}
 	w.pickFlow(t, quoted, rec)
 }
-
-// vxlanHeaders is the length of the headers between an outer UDP header and the packet in it, in
-// bytes.
-const vxlanHeaders = header.UDPBytes + 8 // RFC 7348 section 5
 
 // pickFlow sets a record's flow by the packet's tuple, or, if quoted, by the tuple of the packet
 // that it quotes. The packet may be translated already: the reverse of its tuple is then a tuple of

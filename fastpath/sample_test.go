@@ -155,8 +155,8 @@ func TestSamplesWithoutReader(t *testing.T) {
 	}
 }
 
-// TestSamplePackets: a sample has the packet's sockets, and its flow on whatever side and in
-// whatever state of translation it was dropped.
+// TestSamplePackets: a sample has the packet's sockets and its flow, for packets of both sides,
+// before and after their translation.
 func TestSamplePackets(t *testing.T) {
 	edit := func(b *services.Builder) {
 		serve(b, 10, vip4, 99, header.ProtoUDP, "10.0.9.1", 99, false)

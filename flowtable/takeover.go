@@ -81,14 +81,14 @@ func (t *Table) assume(a *arena, used uint32, now Ticks) {
 		if f.owner.Load() != 0 { // a number of the previous process, see recoverFlow
 			f.owner.Store(0)
 		}
-		if m.Held() && t.Grouped() {
-			t.group.held[family(a.v6)].Add(1)
-			continue
-		}
-		if m.Held() { // nothing would release it
+		if m.Held() {
+			if t.Grouped() {
+				t.group.held[family(a.v6)].Add(1)
+				continue
+			}
 			k := a.keyOf(i, ReplySide)
 			a.remove(t.secret.hash(a.v6, &k), slotOf(i, ReplySide))
-			f.meta.Store(0)
+			f.meta.Store(0) // nothing would release it
 			continue
 		}
 		if m.State() == None {

@@ -11,8 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"sluice.dev/sluice/control/objects"
@@ -151,17 +149,7 @@ func (g *Gateways) run(ctx context.Context) {
 func (g *Gateways) reflect(ctx context.Context) error {
 	lw := cache.NewFilteredListWatchFromClient(g.w.clients.core, "nodes", metav1.NamespaceAll,
 		func(*metav1.ListOptions) {})
-	noted := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			list, err := lw.ListWithContext(ctx, o)
-			return list, g.note(ctx, err, false)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			watching, err := lw.WatchWithContext(ctx, o)
-			return watching, g.note(ctx, err, true)
-		},
-	}
-	return g.w.reflect(ctx, "gateways", noted, &corev1.Node{}, g)
+	return g.w.reflect(ctx, "gateways", noting(lw, g.note), &corev1.Node{}, g)
 }
 
 // note records the result of a request.

@@ -95,7 +95,7 @@ func TestGateways(t *testing.T) {
 	eventually(t, "no error", func() bool { _, state := g.Nodes(); return state.Err == "" })
 }
 
-// TestNoSelector: what is no selector is an error.
+// TestNoSelector: a text that cannot be parsed as a label selector is an error.
 func TestNoSelector(t *testing.T) {
 	s := k8stest.Start(t)
 	if _, err := k8s.New(k8s.Config{Log: debugHandler(), Client: s.Config(), Tracker: tracker.New(),

@@ -145,17 +145,24 @@ func (r *resource) reflect(ctx context.Context) error {
 		func(o *metav1.ListOptions) {
 			o.LabelSelector, o.FieldSelector = r.labels, r.fields
 		})
-	noted := &cache.ListWatch{
+	return r.w.reflect(ctx, r.now.Source.Path, noting(lw, r.note), r.kind, r.store)
+}
+
+// noting returns lw with requests whose results note gets; watching is false for a list. A request
+// returns the error that note returns.
+func noting(
+	lw *cache.ListWatch, note func(ctx context.Context, err error, watching bool) error,
+) *cache.ListWatch {
+	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list, err := lw.ListWithContext(ctx, o)
-			return list, r.note(ctx, err, false)
+			return list, note(ctx, err, false)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			watching, err := lw.WatchWithContext(ctx, o)
-			return watching, r.note(ctx, err, true)
+			return watching, note(ctx, err, true)
 		},
 	}
-	return r.w.reflect(ctx, r.now.Source.Path, noted, r.kind, r.store)
 }
 
 // note records the result of a request. Only an open watch shows that no event is missed. Two

@@ -21,8 +21,8 @@ const (
 	// MaxBytes is the length of the longest Header, over IPv6.
 	MaxBytes = header.IPv6Bytes + innerBytes
 
-	vxlanBytes = 8
-	innerBytes = header.UDPBytes + vxlanBytes + header.EthernetBytes
+	HeaderBytes = 8
+	innerBytes  = header.UDPBytes + HeaderBytes + header.EthernetBytes
 
 	flagVNI = 0x08 // RFC 7348 section 5: the VNI is valid
 	ipv4DF  = 0x4000
@@ -53,7 +53,7 @@ const (
 	udpAt   = MaxBytes - innerBytes
 	ipv4At  = udpAt - header.IPv4Bytes
 	vxlanAt = udpAt + header.UDPBytes
-	innerAt = vxlanAt + vxlanBytes
+	innerAt = vxlanAt + HeaderBytes
 )
 
 // New returns the headers from src to dst, which must be of one family. ttl is the outer TTL or hop

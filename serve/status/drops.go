@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"time"
 )
 
@@ -55,9 +54,5 @@ func (s *Server) drops(w http.ResponseWriter, r *http.Request) {
 
 // Drops sums the packets dropped after a time, at most ten minutes ago.
 func (c *Client) Drops(ctx context.Context, since time.Time) (DropsView, error) {
-	q := url.Values{}
-	if !since.IsZero() {
-		q.Set("since", since.Format(time.RFC3339Nano))
-	}
-	return ask[DropsView](ctx, c, http.MethodGet, c.root+"/drops", q)
+	return ask[DropsView](ctx, c, http.MethodGet, c.root+"/drops", sinceQuery(since))
 }

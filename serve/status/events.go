@@ -32,9 +32,14 @@ func parseSince(r *http.Request) (since time.Time, err error) {
 
 // Events lists the events after a time, oldest first; the zero time is before all.
 func (c *Client) Events(ctx context.Context, since time.Time) ([]EventView, error) {
+	return ask[[]EventView](ctx, c, http.MethodGet, c.root+"/events", sinceQuery(since))
+}
+
+// sinceQuery is the query that parseSince reads.
+func sinceQuery(since time.Time) url.Values {
 	q := url.Values{}
 	if !since.IsZero() {
 		q.Set("since", since.Format(time.RFC3339Nano))
 	}
-	return ask[[]EventView](ctx, c, http.MethodGet, c.root+"/events", q)
+	return q
 }
