@@ -17,7 +17,11 @@ func (h *Handle) Copy(at Time, owner int, r *conn.Record) (Ref, Status) {
 	if g.copies[owner][f].Load() >= g.share[f] {
 		return 0, TableFull
 	}
-	ref, s := h.place(at, r, uint32(owner)<<markOwnerShift)
+	mark := uint32(owner) << markOwnerShift
+	if Proven(r.State) {
+		mark |= markProven
+	}
+	ref, s := h.place(at, r, mark)
 	if s == Created {
 		h.countCopy(f, owner, r.State)
 	}
@@ -150,18 +154,28 @@ func (h *Handle) insertReply(a *arena, i uint32, r *conn.Record, now Ticks) (has
 	return hash, Created
 }
 
+// Proven reports whether the client of a TCP or SCTP flow in a state has proven its handshake, and
+// the flow is not closed.
+func Proven(s State) bool { return s > SynRecv && s <= TimeWaitBackend }
+
 // UpdateCopy changes a copy to the state of a record, which has the copy's tuples. A copy whose
-// handshake was proven here stays proven.
+// handshake was proven here stays proven until the owner knows of the proof. After that a record
+// of a flow without proof is one of a new handshake.
 func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
-	f := h.Flow(ref)
+	f, mark := h.Flow(ref), h.t.markOf(ref)
+	known := mark.Load()&markProven != 0
+	if proven := Proven(r.State); proven && !known {
+		mark.Or(markProven)
+	} else if !proven && known {
+		mark.And(^uint32(markProven))
+	}
 	for {
 		word, m := f.word(), f.load()
 		if !m.Live() {
 			return
 		}
 		s := r.State
-		proven := s == SynRecv && m.State() > SynRecv && m.State() <= TimeWaitBackend
-		if proven {
+		if s == SynRecv && !known && Proven(m.State()) {
 			s = m.State()
 			h.change(ref) // the owner does not know
 		}
@@ -247,11 +261,25 @@ func (h *Handle) Refresh(r Ref, now Time) {
 	}
 }
 
-// Saw updates a flow of this gateway by the state that another gateway has found for its copy: that
-// the client has proven its handshake, which sides have closed the connection, and that packets use
-// it.
-func (h *Handle) Saw(ref Ref, s State, now Time) {
+// CopyState returns the state of a copy, and whether the owner must learn that the client has
+// proven the handshake. The state is None if the flow has ended.
+func (h *Handle) CopyState(ref Ref) (s State, proof bool) {
+	m := h.Flow(ref).load()
+	if !m.Live() {
+		return None, false
+	}
+	return m.State(), Proven(m.State()) && h.t.markOf(ref).Load()&markProven == 0
+}
+
+// Saw updates a flow of this gateway by the state that another gateway has found for its copy:
+// which sides have closed the connection, and that packets use it. With proof, the client has
+// proven the handshake there. Without, the state says nothing about a handshake that has begun
+// since.
+func (h *Handle) Saw(ref Ref, s State, proof bool, now Time) {
 	f := h.Flow(ref)
+	if f.State() == SynRecv && !proof {
+		return
+	}
 	if !s.HalfOpen() {
 		defer h.Refresh(ref, now) // not before its state is s
 	}

@@ -14,6 +14,7 @@ import (
 //	 2  markLeft      the backend's answer has left to the client (AnswerLeaves)
 //	 3  markGivenUp   the flow ends before its answer leaves (GiveUp)
 //	 4  markAnswer    8 bits: what Decide said about the answer
+//	12  markProven    of a copy: its owner has said that the client has proven the handshake
 //	16  markOwner     8 bits: the flow is a copy of a flow of this owner, 1 to MaxOwners
 //
 // # Copies
@@ -37,6 +38,7 @@ const (
 
 	markAnswerShift = 4
 	markAnswerMask  = 0xff << markAnswerShift
+	markProven      = 1 << 12
 	markOwnerShift  = 16
 )
 

@@ -43,7 +43,7 @@ func (s *Planner) Bind(ref flowtable.Ref) (valid bool) {
 	service, backend := f.Owner()
 	now := owner{service, backend}
 	switch {
-	case binding == 0:
+	case binding == 0, toBackend.Proto == header.ProtoUDP && backend == 0:
 		now.service, now.backend = s.owner(ref)
 	case toBackend.Proto == header.ProtoUDP:
 		client := toClient.Reverse()

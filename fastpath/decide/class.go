@@ -39,7 +39,7 @@ func (s *Planner) Classify(ref flowtable.Ref, side flowtable.Side, p *header.Pac
 		return s.classifyDirect(ref, side, p)
 	case p.Tuple.Proto == header.ProtoUDP:
 		owned := s.Bind(ref)
-		return s.datagram(services.BackendRef(s.Flows.Flow(ref).BackendRef()), owned, side)
+		return s.datagram(s.Flows, ref, services.BackendRef(s.Flows.Flow(ref).BackendRef()), owned, side)
 	case p.TCPFlags&header.TCPSYN == 0:
 		return InFlow
 	case side == flowtable.ReplySide:
@@ -95,6 +95,10 @@ func (s *Planner) gone(ref flowtable.Ref) bool {
 // of a deleted pod that soon.
 const replyGrace = 2 * time.Second
 
+// learnWait is how long another gateway's new UDP flow is forwarded to an endpoint that this gateway
+// has not learned of. The owner may have it earlier from the API server.
+const learnWait = 10 * time.Second
+
 // WithinGrace reports whether a packet of class BackendGone is a UDP reply within replyGrace.
 func (s *Planner) WithinGrace(ref flowtable.Ref, p *header.Packet) bool {
 	return p.Tuple.Proto == header.ProtoUDP && s.Flows.Idle(ref, s.Now) < replyGrace
@@ -104,9 +108,12 @@ func (s *Planner) WithinGrace(ref flowtable.Ref, p *header.Packet) bool {
 // with its endpoint: the address may belong to another pod by now, which must not reply in its
 // place. It also ends when another service port gets the frontend. An endpoint that is listed but
 // no longer serves may still reply.
-func (s *Planner) datagram(backend services.BackendRef, owned bool, side flowtable.Side) Class {
+func (s *Planner) datagram(flows *flowtable.Handle, ref flowtable.Ref, backend services.BackendRef, owned bool,
+	side flowtable.Side) Class {
 	b := s.Snap.Backend(backend)
 	switch {
+	case owned && backend == 0 && flows.OwnerOf(ref) != 0 && flows.Age(ref, s.Now) < learnWait:
+		return InFlow
 	case owned && b != nil && (side == flowtable.ReplySide || b.Flags&services.BackendServing != 0):
 		return InFlow
 	case side == flowtable.ReplySide:

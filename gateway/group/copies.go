@@ -1,5 +1,7 @@
 package group
 
+import "sluice.dev/sluice/flowtable/conn"
+
 // Store is a member's flow table, as Copies changes it. It numbers its records, from 1 on.
 type Store interface {
 	// Find returns the record of the owner's copy with a record's reply tuple, or 0.
@@ -7,6 +9,9 @@ type Store interface {
 	// Put makes the flow of a copy, or changes the one in record n, and returns the number of the
 	// copy's record. If n is not 0, its copy has the same reply tuple; after a refusal it is gone.
 	Put(n uint32, r *Record) (uint32, Refusal)
+	// State returns the State and Proof of a Sighting of record n, or conn.None if its flow has
+	// ended.
+	State(n uint32) (s conn.State, proof bool)
 	// Remove ends the flow of the owner's copy in record n, if the record still has it.
 	Remove(n uint32)
 }
@@ -212,14 +217,16 @@ func (c *Copies) Seen(n uint32) {
 	}
 }
 
-// Sightings appends the states of up to max copies that packets have changed, as read returns them.
-func (c *Copies) Sightings(read func(n uint32) (Record, bool), to []Sighting, max int) []Sighting {
+// Sightings appends up to max Sightings of copies that packets have changed.
+func (c *Copies) Sightings(to []Sighting, max int) []Sighting {
 	n := min(len(c.seen), max)
 	for _, at := range c.seen[:n] {
 		e := c.index[at]
-		r, ok := read(at)
-		if ok && e.word&(entryOwner|entryPresent) == c.owner|entryPresent {
-			to = append(to, Sighting{e.slot, r.State})
+		if e.word&(entryOwner|entryPresent) != c.owner|entryPresent {
+			continue
+		}
+		if s, proof := c.store.State(at); s != conn.None {
+			to = append(to, Sighting{e.slot, s, proof})
 		}
 	}
 	c.seen = c.seen[:copy(c.seen, c.seen[n:])]

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -36,6 +37,8 @@ func (p *pairing) Put(n uint32, r *Record) (uint32, Refusal) {
 	p.table[r.Reply] = *r
 	return numberOf(r.Reply), Accepted
 }
+
+func (p *pairing) State(uint32) (conn.State, bool) { return conn.None, false }
 
 func (p *pairing) Remove(n uint32) { delete(p.table, header.Tuple{DstPort: uint16(n)}) }
 

@@ -36,6 +36,9 @@ type Message struct {
 type Sighting struct {
 	Slot  uint32
 	State conn.State
+	// Proof: the member has seen the client prove the handshake, and does not know whether the
+	// owner has.
+	Proof bool
 }
 
 // Refused is a message of whose record a member has no copy.

@@ -52,7 +52,7 @@ func (f *Flows) Saw(s group.Sighting) {
 	f.enter()
 	r := f.table.AtSlot(s.Slot)
 	if r != 0 && f.ledger.Live(s.Slot) && f.handle.Live(r) {
-		f.handle.Saw(r, s.State, f.now())
+		f.handle.Saw(r, s.State, s.Proof, f.now())
 	}
 }
 
@@ -155,6 +155,12 @@ func (s store) opening(r flowtable.Ref) group.Opening {
 		return group.Left
 	}
 	return group.Answered
+}
+
+// State returns the state of a copy for a group.Sighting.
+func (s store) State(n uint32) (state flowtable.State, proof bool) {
+	s.enter()
+	return s.handle.CopyState(s.table.AtSlot(n))
 }
 
 // Remove ends a copy.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/copies"
+	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
@@ -567,6 +568,69 @@ func TestExpiredWhileKilled(t *testing.T) {
 		l.settle(time.Second)
 		if n := l.gateways[0].table.HeldPorts(); n != 0 {
 			t.Errorf("%d ports are held when all are in step", n)
+		}
+	})
+}
+
+// TestHandshakeAgain: a handshake that begins again on an open connection must be proven again. A
+// copy that was proven in the handshake before says nothing about it.
+func TestHandshakeAgain(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		for _, f := range families {
+			c := newConnection(f, 1000)
+			c.establish(l, 0)
+			l.settle(0)
+			c.works(l, 1)
+			again := headertest.TCP(c.client, c.vip, syn)
+			again.Seq += 100_000
+			c.passes(l, 0, "a SYN on the open connection", again, c.source, c.backend)
+			answer := headertest.TCP(c.backend, c.source, syn|ack)
+			answer.Seq, answer.Ack = answer.Seq+100_000, again.Seq+1
+			c.passes(l, 0, "a SYN-ACK of a backend that has lost the connection", answer, c.vip, c.client)
+			l.settle(time.Second)
+			for id := range l.gateways {
+				if s := l.state(id, c); s != flowtable.SynRecv {
+					t.Errorf("without a proof, the flow is %v at gateway %d", s, id)
+				}
+			}
+		}
+	})
+}
+
+// TestEndpointNotKnownYet: another gateway forwards datagrams by its copy, also if its table of
+// Services is older than the owner's and lacks the endpoint.
+func TestEndpointNotKnownYet(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		for _, f := range families {
+			c := newConnection(f, 1000)
+			l.send(0, headertest.UDP(c.client, c.vip, "x"))
+			p := l.one(0, "datagram")
+			c.source, c.backend = ends(&p.Tuple)
+			c.datagrams(l, 0)
+			l.settle(0)
+			newer := l.gateways[1].services.Load()
+			b := services.NewBuilder(newer)
+			front, _ := newer.FrontendByKey(services.FrontendKey{Addr: addr(f.vip), Port: 80, Proto: header.ProtoUDP})
+			b.DeleteBackend(front.Outside.Set.Backends[0])
+			older := b.Build()
+			l.gateways[1].services.Store(older)
+			c.datagrams(l, 1)
+			l.gateways[1].services.Store(newer)
+			c.datagrams(l, 1)
+
+			// An endpoint that is still unknown after learnWait is gone.
+			again := newConnection(f, 2000)
+			l.send(0, headertest.UDP(again.client, again.vip, "x"))
+			p = l.one(0, "datagram")
+			again.source, again.backend = ends(&p.Tuple)
+			again.datagrams(l, 0)
+			l.gateways[1].services.Store(older)
+			l.settle(11 * time.Second)
+			l.send(1, headertest.UDP(again.client, again.vip, "x"))
+			if list, _ := l.take(1); len(list) > 0 && list[0].Tuple.Proto == header.ProtoUDP {
+				t.Errorf("%s: the datagram leaves to %v", f.vip, &list[0].Tuple)
+			}
+			l.gateways[1].services.Store(newer)
 		}
 	})
 }

@@ -2,6 +2,7 @@
 package grouptest
 
 import (
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/gateway/group"
 	"sluice.dev/sluice/nat/header"
 )
@@ -37,6 +38,11 @@ func (t *Table) Put(n uint32, r *group.Record) (uint32, group.Refusal) {
 	}
 	t.copies[n], t.numbers[r.Reply], t.Records[r.Reply] = r.Reply, n, *r
 	return n, group.Accepted
+}
+
+// State returns the state of a copy for a group.Sighting.
+func (t *Table) State(n uint32) (s conn.State, proof bool) {
+	return t.Records[t.copies[n]].State, false
 }
 
 // Remove ends a copy.

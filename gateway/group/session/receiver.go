@@ -152,7 +152,7 @@ func (r *Receiver) Next(now int64, to []byte) []byte {
 	case r.phase == takingBack:
 		return r.nextMine(to)
 	case r.acked == r.lastSeq && r.waiting && now-r.sent < BeatNanos:
-		if r.seen = r.c.Copies.Sightings(r.c.Read, r.seen[:0], wire.MaxMessages); len(r.seen) > 0 {
+		if r.seen = r.c.Copies.Sightings(r.seen[:0], wire.MaxMessages); len(r.seen) > 0 {
 			return wire.AppendSaw(to, r.seen)
 		}
 		return to

@@ -86,11 +86,18 @@ func ReadMine(frame []byte, to []group.Record) (records []group.Record, last boo
 // sightingBytes are the bytes of a sighting.
 const sightingBytes = 4 + 1
 
+// proofFlag is Sighting.Proof in the byte of the state.
+const proofFlag = 0x80
+
 // AppendSaw appends Saw: 1 to MaxMessages sightings.
 func AppendSaw(to []byte, seen []group.Sighting) []byte {
 	to = append(to, byte(Saw))
 	for _, s := range seen {
-		to = append(binary.BigEndian.AppendUint32(to, s.Slot), byte(s.State))
+		state := byte(s.State)
+		if s.Proof {
+			state |= proofFlag
+		}
+		to = append(binary.BigEndian.AppendUint32(to, s.Slot), state)
 	}
 	return to
 }
@@ -102,10 +109,11 @@ func ReadSaw(frame []byte, to []group.Sighting) ([]group.Sighting, error) {
 		return to, ErrMalformed
 	}
 	for b := frame[1:]; len(b) > 0; b = b[sightingBytes:] {
-		if b[4] >= conn.NumStates {
+		s := conn.State(b[4] &^ proofFlag)
+		if s >= conn.NumStates {
 			return to, ErrMalformed
 		}
-		to = append(to, group.Sighting{Slot: binary.BigEndian.Uint32(b), State: conn.State(b[4])})
+		to = append(to, group.Sighting{Slot: binary.BigEndian.Uint32(b), State: s, Proof: b[4]&proofFlag != 0})
 	}
 	return to, nil
 }

@@ -10,7 +10,7 @@
 //	Beat     3  echo i64                                 owner to member
 //	Applied  4  sent i64  seq u64  {index u16  reason}...  member to owner
 //	Mine     5  last u8  record...                       member to owner, after its Hello
-//	Saw      6  {slot u32  state u8}...                  member to owner
+//	Saw      6  {slot u32  state u8, with 128 for Proof}...  member to owner
 //
 // A message of Records has the kind and its body. The first one has the number seq, and each next
 // one has the next number:
