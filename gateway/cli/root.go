@@ -114,7 +114,7 @@ func (s *session) root() *cobra.Command {
 		s.servicesCommand(), s.announceCommand(), s.backendsCommand(), s.flowsCommand(), s.explainCommand(),
 		s.captureCommand(), s.whoCommand(), s.drainCommand(), s.undrainCommand(), s.denyCommand(), s.eventsCommand(),
 		s.topCommand(), s.dropsCommand(), s.statsCommand(), s.statusCommand(), s.probeCommand(), s.doctorCommand(),
-		s.cleanupCommand(), s.nodeCommand(), s.versionCommand(),
+		s.supportCommand(), s.cleanupCommand(), s.nodeCommand(), s.versionCommand(),
 	)
 	suggestNames(root)
 	return root

@@ -8,7 +8,8 @@ type access int
 const (
 	// reads: the request changes nothing, and its answer has no payload of packets.
 	reads access = iota + 1
-	// full: the request changes the gateway, or its answer has packets of clients.
+	// full: the request changes the gateway, or takes its processors' time, or its answer has packets
+	// of clients.
 	full
 )
 
@@ -39,6 +40,7 @@ func (s *Server) routes() []route {
 		{http.MethodGet, "/events", reads, s.events},
 		{http.MethodGet, "/drops", reads, s.drops},
 		{http.MethodDelete, "/flows", full, s.deleteFlows},
+		{http.MethodGet, "/profiles/{kind}", full, s.profile},
 		{http.MethodPost, "/captures", full, s.capture},
 		{http.MethodPut, "/drains/{backend...}", full, s.drain},
 		{http.MethodDelete, "/drains/{backend...}", full, s.undrain},

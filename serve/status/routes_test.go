@@ -17,7 +17,7 @@ func TestRoutes(t *testing.T) {
 		"GET /services": reads, "GET /backends": reads, "GET /times": reads, "GET /stats": reads,
 		"GET /source-ports": reads, "GET /status": reads, "GET /explain": reads, "GET /flows": reads,
 		"GET /denials": reads, "GET /events": reads,
-		"GET /drops": reads, "DELETE /flows": full, "POST /captures": full,
+		"GET /drops": reads, "DELETE /flows": full, "POST /captures": full, "GET /profiles/{kind}": full,
 		"PUT /drains/{backend...}": full, "DELETE /drains/{backend...}": full,
 		"PUT /denials/{client...}": full, "DELETE /denials/{client...}": full,
 	}

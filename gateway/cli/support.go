@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/announce/view"
+	"sluice.dev/sluice/gateway/doctor"
+	"sluice.dev/sluice/gateway/support"
+	"sluice.dev/sluice/serve/status"
+)
+
+// announcerConfig is where the unit and the chart have the announcer's configuration.
+const announcerConfig = "/etc/sluice/announce.yaml"
+
+func (s *session) supportCommand() *cobra.Command {
+	var file, configFile string
+	var without bool
+	profile := 5 * time.Second
+	src := support.Source{Announcer: view.DefaultSocket, AnnouncerConfig: announcerConfig}
+	c := &cobra.Command{
+		Use:   "support",
+		Short: "Write an archive about this gateway for those who help with it, without secrets",
+		Long: "support writes a tar.gz with status, configuration, tables, BPF maps, events, facts of the kernel and\n" +
+			"of the NICs, newest lines of the log, and a short CPU profile. Passwords, keys and tokens are\n" +
+			"removed, packets are not in it. index.json lists all parts, and why one is missing.",
+		Example: "  sluice support\n" +
+			"  sluice support --without-addresses --file - > gateway-1.tar.gz",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if profile < 0 || profile > status.MaxProfile {
+				return usageError{fmt.Errorf("--profile is %v: give a time from 0s to %v", profile, status.MaxProfile)}
+			}
+			src.Client, src.Profile = status.NewClient(s.socket), profile
+			src.Facts = func(ctx context.Context) (*doctor.Facts, error) { return s.readFacts(ctx, configFile) }
+			return s.support(c.Context(), &src, file, without)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&file, "file", "", "file to write; -: standard output (default: sluice-support-TIME.tar.gz)")
+	f.BoolVar(&without, "without-addresses", false,
+		"replace IP and MAC addresses, each by the same name everywhere, and leave out BPF maps")
+	f.DurationVar(&profile, "profile", profile, "time of the CPU profile; 0s: none")
+	f.StringVar(&configFile, "config", "", "configuration file (default: the running daemon's)")
+	f.StringVar(&src.Announcer, "announcer", src.Announcer, "socket of the announcer: status.sock in its --state-dir")
+	must(c.MarkFlagFilename("file", "tar.gz"))
+	must(c.MarkFlagFilename("config", "yaml", "yml", "json"))
+	return c
+}
+
+func (s *session) support(ctx context.Context, src *support.Source, file string, without bool) (err error) {
+	var to io.Writer = s.app.Out
+	if file != "-" {
+		if file == "" {
+			file = "sluice-support-" + time.Now().UTC().Format("20060102-150405") + ".tar.gz"
+		}
+		f, openErr := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if openErr != nil {
+			return openErr
+		}
+		defer func() {
+			if err = errors.Join(err, f.Close()); err != nil {
+				_ = os.Remove(file)
+			}
+		}()
+		to = f
+	}
+	index, err := support.Write(ctx, to, src.Parts(), status.ThisBuild().String(), without)
+	if err != nil {
+		return err
+	}
+	for _, e := range index.Failed() {
+		fmt.Fprintln(s.app.Err, oneLine("without "+e.Name+": "+e.Error))
+	}
+	if file != "-" {
+		_, err = fmt.Fprintf(s.app.Out, "%s: %d of %d parts\n", file, len(index.Parts)-len(index.Failed()), len(index.Parts))
+	}
+	return err
+}

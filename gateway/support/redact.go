@@ -1,0 +1,189 @@
+package support
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// removed stands for a secret.
+const removed = "(removed)"
+
+var (
+	// secretKey are names of fields whose text may be a secret.
+	secretKey = regexp.MustCompile(`(?i)(passw|secret|token|credential|bearer|authorization|private|apikey|` +
+		`^key$|[a-z]key$|^seed$)`)
+	privateKeys = regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`)
+	bearers     = regexp.MustCompile(`(?i)(bearer\s+)[A-Za-z0-9._~+/=-]{8,}`)
+	userInfo    = regexp.MustCompile(`(://[^/\s:@"]*):[^/\s@"]+@`)
+	// jwts are signed tokens, such as those of service accounts (RFC 7519).
+	jwts = regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`)
+)
+
+// withoutSecrets replaces what looks like a secret in any text.
+func withoutSecrets(text []byte) []byte {
+	text = privateKeys.ReplaceAll(text, []byte(removed))
+	text = bearers.ReplaceAll(text, []byte("${1}"+removed))
+	text = jwts.ReplaceAll(text, []byte(removed))
+	return userInfo.ReplaceAll(text, []byte("${1}:"+removed+"@"))
+}
+
+// configText returns the documents of a configuration without comments, and without the values of
+// fields that may be a secret. Paths of files remain.
+func configText(text []byte) ([]byte, error) {
+	var out bytes.Buffer
+	for i, document := range strings.Split("\n"+string(text), "\n---") {
+		var v any
+		if err := yaml.Unmarshal([]byte(document), &v); err != nil {
+			// The message may quote the line.
+			return nil, fmt.Errorf("document %d is not YAML, and is left out because its secrets cannot be found", i+1)
+		}
+		if v == nil {
+			continue
+		}
+		if object, ok := v.(map[string]any); ok && object["kind"] == "Secret" {
+			hide(object, "data", "stringData")
+		}
+		b, err := yaml.Marshal(redacted(v))
+		if err != nil {
+			return nil, err
+		}
+		out.WriteString("---\n")
+		out.Write(b)
+	}
+	return out.Bytes(), nil
+}
+
+// hide replaces the values in fields of an object.
+func hide(object map[string]any, fields ...string) {
+	for _, f := range fields {
+		if values, ok := object[f].(map[string]any); ok {
+			for k := range values {
+				values[k] = removed
+			}
+		}
+	}
+	if meta, ok := object["metadata"].(map[string]any); ok {
+		delete(meta, "annotations") // kubectl apply keeps a copy of the object there
+	}
+}
+
+func redacted(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, value := range v {
+			if secretKey.MatchString(k) {
+				v[k] = redactedField(k, value)
+			} else {
+				v[k] = redacted(value)
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = redacted(v[i])
+		}
+	}
+	return v
+}
+
+// redactedField returns the value of a field whose name is one of a secret's.
+func redactedField(key string, value any) any {
+	switch value := value.(type) {
+	case map[string]any: // such as passwordSecret: {name: ...}
+		return redacted(value)
+	case []any:
+		for i := range value {
+			value[i] = redactedField(key, value[i])
+		}
+		return value
+	case string:
+		if value == "" || strings.HasSuffix(key, "File") && strings.HasPrefix(value, "/") {
+			return value
+		}
+		return removed
+	case nil, bool:
+		return value
+	}
+	return removed
+}
+
+// addressNames has a name for each address, the same each time.
+type addressNames struct {
+	names map[string]string
+	count map[string]int
+}
+
+func newAddressNames() *addressNames {
+	return &addressNames{names: map[string]string{}, count: map[string]int{}}
+}
+
+// candidates are texts that may contain an address: of IPv6 or of a link (with colons), of IPv4, and
+// of IPv4 in the name of a node (with dashes).
+var candidates = regexp.MustCompile(`[0-9A-Fa-f]*:[0-9A-Fa-f:.]*[0-9A-Fa-f:]|\d{1,3}(?:\.\d{1,3}){3}|\d{1,3}(?:-\d{1,3}){3}`)
+
+// longestAddress is the length of an IPv6 address that ends as an IPv4 address does (RFC 4291,
+// section 2.2).
+const longestAddress = 45
+
+// replace replaces addresses by names: IPv4 and IPv6 addresses, also in prefixes and with ports, and
+// MAC addresses. Loopback and unspecified addresses stay, because they are everybody's.
+func (n *addressNames) replace(text []byte) []byte {
+	return candidates.ReplaceAllFunc(text, func(found []byte) []byte { return []byte(n.replaceIn(string(found))) })
+}
+
+// replaceIn replaces the addresses in a candidate. Other words with colons may be around one, so it
+// looks for the longest address from each place on.
+func (n *addressNames) replaceIn(s string) string {
+	var out strings.Builder
+	for s != "" {
+		length, name := n.first(s)
+		if length == 0 {
+			length = 1
+			name = s[:1]
+		}
+		out.WriteString(name)
+		s = s[length:]
+	}
+	return out.String()
+}
+
+// first returns the longest address at the start of s and its name; 0 if there is none.
+func (n *addressNames) first(s string) (length int, name string) {
+	for length = min(len(s), longestAddress); length > 1; length-- {
+		if name = n.name(s[:length]); name != "" {
+			return length, name
+		}
+	}
+	return 0, ""
+}
+
+// name returns the text that replaces an address; "" if s is none.
+func (n *addressNames) name(s string) string {
+	kind, key := "", ""
+	if a, err := netip.ParseAddr(s); err == nil {
+		a = a.Unmap()
+		if a.IsUnspecified() || a.IsLoopback() {
+			return s
+		}
+		kind, key = "ipv6", a.String()
+		if a.Is4() {
+			kind = "ipv4"
+		}
+	} else if a, err := netip.ParseAddr(strings.ReplaceAll(s, "-", ".")); err == nil && strings.Count(s, "-") == 3 {
+		kind, key = "ipv4", a.String()
+	} else if m, err := net.ParseMAC(s); err == nil && len(m) == 6 && strings.Count(s, ":") == 5 {
+		kind, key = "mac", m.String()
+	} else {
+		return ""
+	}
+	if n.names[key] == "" {
+		n.count[kind]++
+		n.names[key] = fmt.Sprintf("%s-%d", kind, n.count[kind])
+	}
+	return n.names[key]
+}

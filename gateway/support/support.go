@@ -1,0 +1,189 @@
+// Package support makes an archive about a gateway for those who help with it: what it was told,
+// what it does, and what its kernel has, at one time.
+//
+//	parts ──gather──▶ bytes ──secrets──▶ ──addresses──▶ tar.gz, index.json last
+//
+// Each part has a bound of time and size. A part that fails is named in the index with its reason,
+// and the others are still there. An archive has no secrets: files that contain only secrets are not
+// read, and fields that may contain one are replaced. It has no packets.
+package support
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+// The bounds of a part that has none of its own.
+const (
+	maxPartBytes = 8 << 20
+	partTimeout  = 15 * time.Second
+)
+
+// Part is one file of the archive.
+type Part struct {
+	Name string
+	// Binary is not text: it has no secrets and no addresses.
+	Binary bool
+	// Addresses are in it in a form that cannot be replaced: without addresses it is left out.
+	Addresses bool
+	// Timeout and MaxBytes bound the part; 0: 15 s, 8 MiB.
+	Timeout  time.Duration
+	MaxBytes int
+	Write    func(context.Context, io.Writer) error
+}
+
+// Entry describes a part in the index.
+type Entry struct {
+	Name      string `json:"name"`
+	Bytes     int    `json:"bytes"`
+	TookMilli int64  `json:"tookMilliseconds"`
+	// Truncated: the part was longer than the bound, and ends there.
+	Truncated bool `json:"truncated,omitempty"`
+	// Error is why the part is missing, or ends early.
+	Error string `json:"error,omitempty"`
+}
+
+// Index is index.json, the last file of the archive.
+type Index struct {
+	Version          string    `json:"version"`
+	At               time.Time `json:"at"`
+	WithoutAddresses bool      `json:"withoutAddresses"`
+	Parts            []Entry   `json:"parts"`
+}
+
+// Failed returns the entries with an error.
+func (x *Index) Failed() (list []Entry) {
+	for _, e := range x.Parts {
+		if e.Error != "" {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// Write gathers the parts one after the other and writes the archive. Its error is about the
+// archive: failures of parts are in the index.
+func Write(ctx context.Context, to io.Writer, parts []Part, version string, withoutAddresses bool) (*Index, error) {
+	x := &Index{Version: version, At: time.Now().UTC().Truncate(time.Second), WithoutAddresses: withoutAddresses}
+	zip := gzip.NewWriter(to)
+	archive := tar.NewWriter(zip)
+	add := func(name string, content []byte) error {
+		err := archive.WriteHeader(&tar.Header{Name: "sluice-support/" + name, Mode: 0o600, Size: int64(len(content)),
+			ModTime: x.At, Format: tar.FormatPAX})
+		if err == nil {
+			_, err = archive.Write(content)
+		}
+		return err
+	}
+	var names *addressNames
+	if withoutAddresses {
+		names = newAddressNames()
+	}
+	for i := range parts {
+		p := &parts[i]
+		content, e := gather(ctx, p, names)
+		if e.Bytes > 0 {
+			if err := add(e.Name, content); err != nil {
+				return x, fmt.Errorf("write the archive: %w", err)
+			}
+		}
+		x.Parts = append(x.Parts, e)
+		if ctx.Err() != nil {
+			return x, context.Cause(ctx)
+		}
+	}
+	text, err := json.MarshalIndent(x, "", "  ")
+	if err == nil {
+		err = add("index.json", append(text, '\n'))
+	}
+	if err = errors.Join(err, archive.Close(), zip.Close()); err != nil {
+		return x, fmt.Errorf("write the archive: %w", err)
+	}
+	return x, nil
+}
+
+// gather returns the content of a part. names is nil if addresses stay.
+func gather(ctx context.Context, p *Part, names *addressNames) ([]byte, Entry) {
+	e := Entry{Name: p.Name}
+	if names != nil { // a name of a node may have its address
+		e.Name = string(names.replace([]byte(p.Name)))
+	}
+	if names != nil && p.Addresses {
+		e.Error = "left out: its addresses are not text that can be replaced"
+		return nil, e
+	}
+	began := time.Now()
+	timeout := cmp.Or(p.Timeout, partTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not complete within %v", timeout))
+	defer cancel()
+	b := &bounded{most: cmp.Or(p.MaxBytes, maxPartBytes)}
+	done := make(chan error, 1)
+	go func() { done <- p.Write(ctx, b) }()
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done(): // the part may be in a system call that ends late or never
+		err = context.Cause(ctx)
+	}
+	content, full := b.end()
+	e.TookMilli, e.Truncated = time.Since(began).Milliseconds(), full
+	if err != nil && !(full && errors.Is(err, errFull)) {
+		e.Error = err.Error()
+	}
+	if !p.Binary {
+		content = withoutSecrets(content)
+	}
+	if names != nil {
+		e.Error = string(names.replace([]byte(e.Error)))
+		if !p.Binary {
+			content = names.replace(content)
+		}
+	}
+	e.Bytes = len(content)
+	return content, e
+}
+
+// errFull ends the writer of a part at the bound.
+var errFull = errors.New("the part is full")
+
+// bounded keeps the first bytes that are written to it, until its end.
+type bounded struct {
+	most int // bytes
+
+	mu    sync.Mutex // guards the fields below
+	text  bytes.Buffer
+	full  bool
+	ended bool
+}
+
+// Write implements io.Writer.
+func (b *bounded) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return 0, errFull
+	}
+	if room := b.most - b.text.Len(); len(p) > room {
+		b.text.Write(p[:room])
+		b.full = true
+		return room, errFull
+	}
+	return b.text.Write(p)
+}
+
+// end returns what was written. Later writes fail.
+func (b *bounded) end() (content []byte, full bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = true
+	return b.text.Bytes(), b.full
+}

@@ -1,0 +1,160 @@
+package support
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// unpack returns the files of an archive by name, and its index.
+func unpack(t *testing.T, archive []byte) (files map[string]string, x Index) {
+	t.Helper()
+	zip, err := gzip.NewReader(bytes.NewReader(archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = map[string]string{}
+	for r := tar.NewReader(zip); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[strings.TrimPrefix(h.Name, "sluice-support/")] = string(text)
+	}
+	if err := json.Unmarshal([]byte(files["index.json"]), &x); err != nil {
+		t.Fatal(err)
+	}
+	return files, x
+}
+
+func text(s string) func(context.Context, io.Writer) error {
+	return func(_ context.Context, w io.Writer) error { _, err := io.WriteString(w, s); return err }
+}
+
+// TestWrite: a part that fails, never ends or is too long is named in the index, and the parts after
+// it are there.
+func TestWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs := make(chan struct{})
+		var b bytes.Buffer
+		_, err := Write(t.Context(), &b, []Part{
+			{Name: "fails", Write: func(_ context.Context, w io.Writer) error {
+				return errors.Join(text("a part of it")(t.Context(), w), errors.New("no such file"))
+			}},
+			{Name: "hangs", Write: func(context.Context, io.Writer) error { <-hangs; return nil }},
+			{Name: "long", Write: text(strings.Repeat("x", maxPartBytes+1))},
+			{Name: "last", Write: text("good")},
+		}, "v1", false)
+		close(hangs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, x := unpack(t, b.Bytes())
+		if files["fails"] != "a part of it" || len(files["long"]) != maxPartBytes || files["last"] != "good" {
+			t.Errorf("%d bytes of fails, %d of long, last %q", len(files["fails"]), len(files["long"]), files["last"])
+		}
+		want := []struct {
+			failure   string
+			truncated bool
+		}{{"no such file", false}, {"not complete within 15s", false}, {"", true}, {"", false}}
+		for i, e := range x.Parts {
+			if e.Truncated != want[i].truncated || !strings.Contains(e.Error, want[i].failure) ||
+				want[i].failure == "" && e.Error != "" {
+				t.Errorf("%+v, want %+v", e, want[i])
+			}
+		}
+		if len(x.Parts) != 4 || x.Version != "v1" {
+			t.Errorf("%+v", x)
+		}
+	})
+}
+
+// TestWithoutAddresses: an address has one name in all parts and errors, and a part whose addresses
+// cannot be replaced is left out.
+func TestWithoutAddresses(t *testing.T) {
+	var b bytes.Buffer
+	_, err := Write(t.Context(), &b, []Part{
+		{Name: "a", Write: text(`{"client":"198.51.100.7:51000","vip":"[2001:db8::10]:80"}`)},
+		{Name: "b", Write: text("10.1.0.0/24 via 198.51.100.7 lladdr 02:00:5e:10:00:01 at 08:00:30, ::ffff:198.51.100.7")},
+		{Name: "c", Write: func(context.Context, io.Writer) error { return errors.New("dial 198.51.100.7:443: refused") }},
+		{Name: "d", Write: text("node ip-198-51-100-7, listen 127.0.0.1:9470 and 0.0.0.0, [::]:80, x:2001:DB8:0:0:0:0:0:10")},
+		{Name: "maps", Addresses: true, Write: text("c6336407")},
+	}, "v1", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, x := unpack(t, b.Bytes())
+	for name, want := range map[string]string{
+		"a": `{"client":"ipv4-1:51000","vip":"[ipv6-1]:80"}`,
+		"b": "ipv4-2/24 via ipv4-1 lladdr mac-1 at 08:00:30, ipv4-1",
+		"d": "node ip-ipv4-1, listen 127.0.0.1:9470 and 0.0.0.0, [::]:80, x:ipv6-1",
+	} {
+		if files[name] != want {
+			t.Errorf("%s: got  %s\nwant %s", name, files[name], want)
+		}
+	}
+	if _, there := files["maps"]; there || !x.WithoutAddresses || x.Parts[2].Error != "dial ipv4-1:443: refused" ||
+		x.Parts[4].Error == "" {
+		t.Errorf("maps %v, index %+v", there, x)
+	}
+}
+
+// TestSecrets: no secret of a configuration or of a text remains, and what names a file does.
+func TestSecrets(t *testing.T) {
+	got, err := configText([]byte(`# a comment: SECRET0
+kind: GatewayConfiguration
+metrics: {tokenFile: /etc/tokens, tls: {keyFile: /etc/tls.key}}
+maglev: {seedFile: /etc/seed, seed: SECRET1}
+kubernetes: {password: SECRET2, clientKey: [SECRET3], token: 4711}
+---
+kind: BGPPeer
+spec: {password: SECRET4, passwordSecret: {name: bgp, namespace: kept}, peerAddress: 192.0.2.1}
+---
+kind: Secret
+metadata: {name: bgp, annotations: {kubectl.kubernetes.io/last-applied-configuration: SECRET5}}
+stringData: {anything: SECRET6}
+data: {other: SECRET7}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kept := range []string{"/etc/tokens", "/etc/tls.key", "/etc/seed", "192.0.2.1", "namespace: kept"} {
+		if !strings.Contains(string(got), kept) {
+			t.Errorf("%s is not there", kept)
+		}
+	}
+	for _, lost := range []string{"SECRET0", "SECRET1", "SECRET2", "SECRET3", "SECRET4", "SECRET5", "SECRET6", "SECRET7",
+		"4711"} {
+		if strings.Contains(string(got), lost) {
+			t.Errorf("%s is there:\n%s", lost, got)
+		}
+	}
+	if _, err := configText([]byte("password: [SECRET")); err == nil || strings.Contains(err.Error(), "SECRET") {
+		t.Errorf("what is not YAML: %v", err)
+	}
+	for name, text := range map[string]string{
+		"private key":             "a\n-----BEGIN RSA PRIVATE KEY-----\nSECRET\n-----END RSA PRIVATE KEY-----\nb",
+		"private key without end": "-----BEGIN PRIVATE KEY-----\nSECRET",
+		"bearer":                  "Authorization: Bearer SECRETSECRET",
+		"user and password":       "https://me:SECRET@proxy:3128",
+		"token of an account":     "token eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJTRUNSRVQifQ.SECRET",
+	} {
+		if got := string(withoutSecrets([]byte(text))); strings.Contains(got, "SECRET") || !strings.Contains(got, removed) {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
