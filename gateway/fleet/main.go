@@ -1,0 +1,192 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/serve/status"
+)
+
+// defaultSelector are labels of the chart's gateways.
+const defaultSelector = "app.kubernetes.io/name=sluice"
+
+// commands are the commands that a fleet has.
+var commands = []string{"status", "services", "backends", "flows", "who", "explain", "events", "stats", "deny", "drain",
+	"undrain", "doctor", "announce", "version"}
+
+// session is one execution of a command line.
+type session struct {
+	kubectl             kubectl
+	namespace, selector string
+	context, kubeconfig string
+	container           string
+	timeout             time.Duration
+	out, errs           io.Writer
+}
+
+// Main executes one command line of kubectl sluice and returns the exit code: 0 if every gateway
+// succeeded, 1 if one did not, 2 for wrong usage.
+func Main(ctx context.Context, args []string, out, errs io.Writer) int {
+	s := &session{kubectl: kubectl{program: "kubectl"}, out: out, errs: errs}
+	root := s.root()
+	root.SetArgs(append([]string{}, args...))
+	root.SetOut(out)
+	root.SetErr(errs)
+	err := root.ExecuteContext(ctx)
+	var failed failure
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &failed):
+		fmt.Fprintln(errs, "kubectl sluice:", objects.Printable(err.Error(), '\n'))
+		return 1
+	}
+	fmt.Fprintln(errs, "kubectl sluice:", objects.Printable(err.Error(), '\n'))
+	return 2
+}
+
+// failure is an error other than wrong usage.
+type failure struct{ error }
+
+func (f failure) Unwrap() error { return f.error }
+
+func (s *session) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "kubectl sluice [flags] COMMAND [arguments of sluice COMMAND]",
+		Short: "Run a command of sluice on all gateways of a cluster",
+		Long: "kubectl sluice runs a command of sluice in the pods of all gateways at once, by kubectl exec, and\n" +
+			"merges the answers, with a column for the gateway. It needs the rights to list pods and to create\n" +
+			"pods/exec. A gateway that does not answer is named, and the exit status is then 1.\n\n" +
+			"Commands: " + strings.Join(commands, ", ") + ", support. Flags of kubectl sluice come before the command.",
+		Example: "  kubectl sluice status\n" +
+			"  kubectl sluice flows --client 198.51.100.7\n" +
+			"  kubectl sluice deny 192.0.2.0/24 --for 1h\n" +
+			"  kubectl sluice --namespace sluice-system services demo/echo -o json\n" +
+			"  kubectl sluice support --without-addresses",
+		SilenceErrors: true, SilenceUsage: true, DisableAutoGenTag: true,
+		Version: status.ThisBuild().Version,
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return c.Help()
+			}
+			if args[0] == "support" {
+				return s.support(c.Context(), args[1:])
+			}
+			return s.run(c.Context(), args)
+		},
+	}
+	f := root.Flags()
+	f.SetInterspersed(false)
+	f.StringVarP(&s.namespace, "namespace", "n", "", "namespace of the gateways (default: all)")
+	f.StringVarP(&s.selector, "selector", "l", defaultSelector, "labels of the gateways' pods")
+	f.StringVar(&s.container, "container", "sluice", "container of the gateway in its pod")
+	f.StringVar(&s.context, "context", "", "context of the kubeconfig")
+	f.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig file")
+	f.DurationVar(&s.timeout, "timeout", 30*time.Second, "how long to wait for a gateway")
+	root.CompletionOptions.DisableDefaultCmd = true
+	return root
+}
+
+// find lists the gateways.
+func (s *session) find(ctx context.Context) ([]gateway, error) {
+	if s.context != "" {
+		s.kubectl.global = append(s.kubectl.global, "--context="+s.context)
+	}
+	if s.kubeconfig != "" {
+		s.kubectl.global = append(s.kubectl.global, "--kubeconfig="+s.kubeconfig)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("no answer within %v", s.timeout))
+	defer cancel()
+	list, err := s.kubectl.gateways(ctx, s.namespace, s.selector)
+	if err != nil {
+		return nil, failure{err}
+	}
+	return list, nil
+}
+
+// run runs a command on all gateways and prints the answers.
+func (s *session) run(ctx context.Context, args []string) error {
+	if !slices.Contains(commands, args[0]) {
+		return fmt.Errorf("%s is no command for all gateways: %s and support are; run others in one pod, by kubectl exec",
+			args[0], strings.Join(commands, ", "))
+	}
+	for _, a := range args[1:] {
+		if a == "-w" || a == "--watch" || strings.HasPrefix(a, "--watch=") || a == "-f" || a == "--follow" {
+			return fmt.Errorf("%s has no end, and answers are merged at their end: run it in one pod, by kubectl exec", a)
+		}
+	}
+	format, args, err := outputFormat(args)
+	if err != nil {
+		return err
+	}
+	list, err := s.find(ctx)
+	if err != nil {
+		return err
+	}
+	remote := format
+	if format == "yaml" {
+		remote = "json"
+	}
+	answers := s.kubectl.ask(ctx, list, s.container, s.timeout, append(slices.Clone(args), "-o", remote))
+	if format == "json" || format == "yaml" {
+		err = printObjects(s.out, format, answers)
+	} else {
+		err = printText(s.out, answers)
+	}
+	if err != nil {
+		return failure{err}
+	}
+	return s.failed(answers)
+}
+
+// failed returns an error that names the gateways without a good answer.
+func (s *session) failed(answers []answer) error {
+	var bad []string
+	for i := range answers {
+		if a := &answers[i]; a.err != nil {
+			bad = append(bad, fmt.Sprintf("  %s: %v", a.Node, a.err))
+		}
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	return failure{fmt.Errorf("%d of %d gateways failed:\n%s", len(bad), len(answers), strings.Join(bad, "\n"))}
+}
+
+// outputFormat takes the flag -o out of the arguments of a command.
+func outputFormat(args []string) (format string, rest []string, err error) {
+	format = "table"
+	for i := 0; i < len(args); i++ {
+		a := args[i]
+		value, joined := "", false
+		switch {
+		case a == "-o" || a == "--output":
+			if i++; i == len(args) {
+				return "", nil, fmt.Errorf("%s needs a format: table, wide, json or yaml", a)
+			}
+			value, joined = args[i], true
+		case strings.HasPrefix(a, "--output="):
+			value, joined = strings.TrimPrefix(a, "--output="), true
+		case strings.HasPrefix(a, "-o"):
+			value, joined = strings.TrimPrefix(strings.TrimPrefix(a, "-o"), "="), true
+		}
+		if !joined {
+			rest = append(rest, a)
+			continue
+		}
+		if !slices.Contains([]string{"table", "wide", "json", "yaml"}, value) {
+			return "", nil, fmt.Errorf("-o %s: must be table, wide, json or yaml", value)
+		}
+		format = value
+	}
+	return format, rest, nil
+}

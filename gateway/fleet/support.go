@@ -1,0 +1,74 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"sluice.dev/sluice/gateway/support"
+	"sluice.dev/sluice/serve/status"
+)
+
+// The bounds of one gateway's archive.
+const (
+	supportTimeout = 3 * time.Minute
+	supportBytes   = 64 << 20
+)
+
+// support writes one archive with the archive and the newest lines of the log of each gateway.
+func (s *session) support(ctx context.Context, args []string) error {
+	f := pflag.NewFlagSet("support", pflag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	file := f.String("file", "sluice-support-"+time.Now().UTC().Format("20060102-150405")+".tar.gz", "file to write")
+	without := f.Bool("without-addresses", false, "replace IP and MAC addresses, and leave out BPF maps and logs")
+	profile := f.Duration("profile", 5*time.Second, "time of the CPU profile; 0s: none")
+	if err := f.Parse(args); err != nil || f.NArg() > 0 {
+		return fmt.Errorf("support takes only these flags:\n%s%w", f.FlagUsages(), err)
+	}
+	list, err := s.find(ctx)
+	if err != nil {
+		return err
+	}
+	out, err := os.OpenFile(*file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return failure{err}
+	}
+	command := []string{"support", "--file", "-", "--profile", profile.String(), fmt.Sprintf("--without-addresses=%t", *without)}
+	index, err := support.Write(ctx, out, s.parts(list, command), status.ThisBuild().String(), *without)
+	if err = errors.Join(err, out.Close()); err != nil {
+		return failure{errors.Join(err, os.Remove(*file))}
+	}
+	fmt.Fprintf(s.out, "%s: %d gateways\n", *file, len(list))
+	var bad []string
+	for _, e := range index.Failed() {
+		bad = append(bad, "  "+e.Name+": "+e.Error)
+	}
+	if len(bad) > 0 {
+		return failure{fmt.Errorf("parts are missing:\n%s", strings.Join(bad, "\n"))}
+	}
+	return nil
+}
+
+func (s *session) parts(list []gateway, command []string) (parts []support.Part) {
+	for i := range list {
+		g := &list[i]
+		parts = append(parts, support.Part{
+			Name: g.Node + ".tar.gz", Binary: true, Timeout: supportTimeout, MaxBytes: supportBytes,
+			Write: func(ctx context.Context, w io.Writer) error {
+				return s.kubectl.exec(ctx, g, s.container, supportTimeout, w, command)
+			},
+		}, support.Part{
+			Name: g.Node + ".log.txt",
+			Write: func(ctx context.Context, w io.Writer) error {
+				return s.kubectl.run(ctx, w, "logs", "--namespace", g.Namespace, g.Pod, "--container", s.container, "--tail=5000")
+			},
+		})
+	}
+	return parts
+}
