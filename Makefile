@@ -29,8 +29,9 @@ help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## build bin/sluice, bin/sluice-controller, bin/sluice-announcer and bin/sluice-bench
-	CGO_ENABLED=0 $(BUILD) -o bin/ ./cmd/sluice ./cmd/sluice-controller ./cmd/sluice-announcer ./cmd/sluice-bench
+build: ## build bin/sluice, sluice-controller, sluice-announcer, kubectl-sluice and sluice-bench
+	CGO_ENABLED=0 $(BUILD) -o bin/ ./cmd/sluice ./cmd/sluice-controller ./cmd/sluice-announcer ./cmd/kubectl-sluice \
+		./cmd/sluice-bench
 
 .PHONY: demo
 demo: build ## three namespaces, real traffic, under a minute; KEEP=1 leaves it standing
@@ -69,6 +70,7 @@ image: ## bin/sluice-image.tar: an OCI image of gateway, controller and announce
 # user's Go. REBUILD=-a compiles everything anew, whatever is in the build cache.
 RELEASE_GO := CGO_ENABLED=0 GOFLAGS= GOWORK=off GOEXPERIMENT= GOOS=linux GOAMD64=v1 GOARM64=v8.0
 REVISION  = $(shell git rev-parse HEAD)
+PLUGINS   := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64 windows-amd64
 RELEASED  := $(foreach arch,amd64 arm64,$(arch)=../../bin/$(arch)/sluice,../../bin/$(arch)/sluice-controller,../../bin/$(arch)/sluice-announcer)
 
 .PHONY: release
@@ -78,9 +80,12 @@ release: ## dist/: binaries, image, chart, SBOMs and SHA256SUMS of a version, re
 	rm -rf dist && mkdir dist
 	for arch in amd64 arm64; do $(RELEASE_GO) GOARCH=$$arch $(GO) build $(REBUILD) -trimpath -buildvcs=false \
 		-ldflags '$(LDFLAGS) -X sluice.dev/sluice/serve/status.Commit=$(REVISION)' -o bin/$$arch/ $(IMAGE_OF) || exit 1; done
+	for system in $(PLUGINS); do $(RELEASE_GO) GOOS=$${system%-*} GOARCH=$${system#*-} $(GO) build $(REBUILD) -trimpath \
+		-buildvcs=false -ldflags '$(LDFLAGS)' -o bin/$$system/ ./cmd/kubectl-sluice || exit 1; done
 	cd deploy/tools && $(GO) run ./image -o ../../dist/sluice-$(VERSION)-image.tar -version $(VERSION) -revision $(REVISION) $(RELEASED)
 	cd deploy/tools && $(GO) run ./release -dir ../../dist -version $(VERSION) -revision $(REVISION) \
-		-time $$(git log -1 --format=%ct) $(RELEASED)
+		-time $$(git log -1 --format=%ct) $(RELEASED) \
+		$(foreach system,$(PLUGINS),kubectl:$(system)=../../bin/$(system)/kubectl-sluice$(if $(filter windows%,$(system)),.exe))
 
 .PHONY: bench
 bench: ## the quick set of measurements, under 3 minutes (NOTE=remark); `make -C bench help` lists the others

@@ -6,14 +6,11 @@ package main
 import (
 	"context"
 	"os"
-	"path/filepath"
-	"strings"
 
 	"sluice.dev/sluice/gateway/cleanup"
 	"sluice.dev/sluice/gateway/cli"
 	"sluice.dev/sluice/gateway/daemon"
 	"sluice.dev/sluice/gateway/explain"
-	"sluice.dev/sluice/gateway/fleet"
 	"sluice.dev/sluice/gateway/nodetunnel"
 	"sluice.dev/sluice/gateway/reload"
 	"sluice.dev/sluice/host/nic/devices"
@@ -21,9 +18,6 @@ import (
 )
 
 func main() {
-	if strings.HasPrefix(filepath.Base(os.Args[0]), fleet.Program) {
-		os.Exit(fleet.Main(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
-	}
 	app := cli.App{Run: daemon.Run, Reload: reload.Daemon, StartError: devices.StartError, Explain: explain.Offline,
 		Cleanup: cleanup.Run,
 		Node: cli.NodeCommands{Apply: nodetunnel.Apply, Run: nodetunnel.Run, Check: nodetunnel.Check,

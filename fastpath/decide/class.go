@@ -95,8 +95,8 @@ func (s *Planner) gone(ref flowtable.Ref) bool {
 // of a deleted pod that soon.
 const replyGrace = 2 * time.Second
 
-// learnWait is how long another gateway's new UDP flow is forwarded to an endpoint that this gateway
-// has not learned of. The owner may have it earlier from the API server.
+// learnWait is how long another gateway's new UDP flow is forwarded to an endpoint that this
+// gateway has not learned of. The owner may have it earlier from the API server.
 const learnWait = 10 * time.Second
 
 // WithinGrace reports whether a packet of class BackendGone is a UDP reply within replyGrace.

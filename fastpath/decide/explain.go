@@ -191,7 +191,8 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 	case x.Flow.Direct && (x.Flow.Binding == 0 || s.Snap.Backend(services.BackendRef(now.backend)) == nil):
 		now.service, now.backend = AdoptDirect(s.Snap, &x.Flow.Client, e.flows.Mark(ref))
 	case x.Flow.Direct:
-	case x.Flow.Binding == 0, now.backend == 0, x.Tuple.Stateful() && s.Snap.Backend(services.BackendRef(now.backend)) == nil:
+	case x.Flow.Binding == 0, now.backend == 0, x.Tuple.Stateful() &&
+		s.Snap.Backend(services.BackendRef(now.backend)) == nil:
 		now.service, now.backend = Adopt(s.Snap, &x.Flow.Client, &toBackend) // it may have come back
 	case x.Tuple.Proto == header.ProtoUDP:
 		now, owned = s.datagramOwner(&x.Flow.Client, &toBackend, now)

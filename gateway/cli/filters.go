@@ -123,7 +123,7 @@ func isNodePort(
 }
 
 // didYouMean returns a question with the address in list that is nearest to e; "" if none is near.
-// The same address with another port is near, whatever the port.
+// The same address is near with any port.
 func didYouMean(e status.Endpoint, list []netip.AddrPort) string {
 	var names, ports []string
 	for _, a := range list {

@@ -13,6 +13,7 @@ import (
 	"sluice.dev/sluice/announce/view"
 	"sluice.dev/sluice/gateway/doctor"
 	"sluice.dev/sluice/gateway/support"
+	"sluice.dev/sluice/gateway/support/archive"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -26,9 +27,9 @@ func (s *session) supportCommand() *cobra.Command {
 	src := support.Source{Announcer: view.DefaultSocket, AnnouncerConfig: announcerConfig}
 	c := &cobra.Command{
 		Use:   "support",
-		Short: "Write an archive about this gateway for those who help with it, without secrets",
-		Long: "support writes a tar.gz with status, configuration, tables, BPF maps, events, facts of the kernel and\n" +
-			"of the NICs, newest lines of the log, and a short CPU profile. Passwords, keys and tokens are\n" +
+		Short: "Write an archive about this gateway for support, without secrets",
+		Long: "support writes a tar.gz with status, configuration, tables, BPF maps, events, facts of the kernel\n" +
+			"and of the NICs, newest lines of the log, and a short CPU profile. Passwords, keys and tokens are\n" +
 			"removed, packets are not in it. index.json lists all parts, and why one is missing.",
 		Example: "  sluice support\n" +
 			"  sluice support --without-addresses --file - > gateway-1.tar.gz",
@@ -71,7 +72,7 @@ func (s *session) support(ctx context.Context, src *support.Source, file string,
 		}()
 		to = f
 	}
-	index, err := support.Write(ctx, to, src.Parts(), status.ThisBuild().String(), without)
+	index, err := archive.Write(ctx, to, src.Parts(), status.ThisBuild().String(), without)
 	if err != nil {
 		return err
 	}
@@ -79,7 +80,8 @@ func (s *session) support(ctx context.Context, src *support.Source, file string,
 		fmt.Fprintln(s.app.Err, oneLine("without "+e.Name+": "+e.Error))
 	}
 	if file != "-" {
-		_, err = fmt.Fprintf(s.app.Out, "%s: %d of %d parts\n", file, len(index.Parts)-len(index.Failed()), len(index.Parts))
+		_, err = fmt.Fprintf(s.app.Out, "%s: %d of %d parts\n", file, len(index.Parts)-len(index.Failed()),
+			len(index.Parts))
 	}
 	return err
 }

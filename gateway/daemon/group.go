@@ -138,7 +138,7 @@ func (d *Daemon) groupView() *status.GroupView {
 	return view
 }
 
-// groupConditions warns about what a group does not protect.
+// groupConditions returns a warning for each kind of flow that a group does not protect.
 func (d *Daemon) groupConditions() (list []status.ConditionView) {
 	v := d.groupView()
 	if v == nil {

@@ -115,7 +115,8 @@ func (s *settings) setMembers(list []config.GroupMember) {
 	s.inForce = s.inForce.WithMembers(list)
 }
 
-// keepMembers returns next with the members in force, if both are those of Nodes. mu must be held.
+// keepMembers returns next with the members in force, if both take their members from Nodes. mu
+// must be held.
 func (s *settings) keepMembers(next *config.Configuration) *config.Configuration {
 	if s.inForce.Group.Nodes == "" || next.Group.Nodes == "" {
 		return next

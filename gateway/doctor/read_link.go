@@ -44,7 +44,7 @@ func readInterface(name string) Interface {
 	return d
 }
 
-// readDriver reads what the driver reports by ethtool.
+// readDriver reads the facts that the driver reports by ethtool.
 func (d *Interface) readDriver(link netlink.Link) {
 	// If a driver does not answer, the value stays zero, which every check recognises.
 	d.Driver, _ = ethtool.Driver(d.Name)

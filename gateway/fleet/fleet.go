@@ -2,9 +2,8 @@
 //
 //	kubectl get pods ──▶ gateways ──▶ kubectl exec POD -- sluice COMMAND, all at once ──▶ merge
 //
-// It is a second name of the program sluice (kubectl-sluice), which kubectl finds in the PATH. It
-// sends everything through kubectl itself, so that it logs in as kubectl does, and RBAC of pods/exec
-// decides who may use it.
+// kubectl finds the program (cmd/kubectl-sluice) in the PATH. It sends everything through kubectl
+// itself, so it logs in as kubectl does, and RBAC of pods/exec decides who may use it.
 package fleet
 
 import (
@@ -21,9 +20,6 @@ import (
 	"sync"
 	"time"
 )
-
-// Program is the name by which the program is this one.
-const Program = "kubectl-sluice"
 
 // kubectl sends requests to a cluster.
 type kubectl struct {
@@ -119,7 +115,8 @@ func (k *kubectl) gateways(ctx context.Context, namespace, selector string) ([]g
 		if n := len(found); n > 0 && p.Spec.NodeName != "" && found[n-1].Node == p.Spec.NodeName {
 			continue
 		}
-		g := gateway{Node: cmp.Or(p.Spec.NodeName, p.Metadata.Name), Namespace: p.Metadata.Namespace, Pod: p.Metadata.Name}
+		g := gateway{Node: cmp.Or(p.Spec.NodeName, p.Metadata.Name), Namespace: p.Metadata.Namespace,
+			Pod: p.Metadata.Name}
 		if p.Status.Phase != "Running" {
 			g.Unready = fmt.Sprintf("pod %s is %s", g.Pod, p.Status.Phase)
 		}
@@ -130,7 +127,8 @@ func (k *kubectl) gateways(ctx context.Context, namespace, selector string) ([]g
 		if namespace != "" {
 			where = "namespace " + namespace
 		}
-		return nil, fmt.Errorf("no pod in %s has the labels %s: give those of the gateways with --selector", where, selector)
+		return nil, fmt.Errorf("no pod in %s has the labels %s: give those of the gateways with --selector", where,
+			selector)
 	}
 	return found, nil
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// fakeKubectl answers for three gateways, of which the third does not forward, and for one node with
-// a pod that is starting beside the older one.
+// fakeKubectl answers for three gateways, of which the third does not forward, and for one node
+// with a pod that is starting beside the older one.
 const fakeKubectl = `#!/bin/sh
 echo "$*" >> "$KUBECTL_LOG"
 case "$*" in
@@ -39,7 +39,7 @@ func fleet(t *testing.T, extra string, args ...string) (code int, out, errs, log
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	t.Setenv("KUBECTL_LOG", filepath.Join(dir, "log"))
 	var o, e bytes.Buffer
-	code = Main(t.Context(), args, &o, &e)
+	code = Main(t.Context(), "v1", args, &o, &e)
 	text, _ := os.ReadFile(filepath.Join(dir, "log")) // missing where kubectl did not run
 	return code, o.String(), e.String(), string(text)
 }
@@ -58,7 +58,8 @@ func TestMerge(t *testing.T) {
 	if code != 0 || errs != "" || out != want {
 		t.Errorf("exit %d, %s\n%s", code, errs, out)
 	}
-	if !strings.Contains(log, "--context=prod exec --namespace s b-old --container sluice -- sluice services demo/echo -o json") {
+	if !strings.Contains(log,
+		"--context=prod exec --namespace s b-old --container sluice -- sluice services demo/echo -o json") {
 		t.Errorf("kubectl got:\n%s", log)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice.dev/sluice/control/objects"
-	"sluice.dev/sluice/serve/status"
 )
 
 // defaultSelector are labels of the chart's gateways.
@@ -24,6 +23,7 @@ var commands = []string{"status", "services", "backends", "flows", "who", "expla
 
 // session is one execution of a command line.
 type session struct {
+	version             string
 	kubectl             kubectl
 	namespace, selector string
 	context, kubeconfig string
@@ -34,8 +34,8 @@ type session struct {
 
 // Main executes one command line of kubectl sluice and returns the exit code: 0 if every gateway
 // succeeded, 1 if one did not, 2 for wrong usage.
-func Main(ctx context.Context, args []string, out, errs io.Writer) int {
-	s := &session{kubectl: kubectl{program: "kubectl"}, out: out, errs: errs}
+func Main(ctx context.Context, version string, args []string, out, errs io.Writer) int {
+	s := &session{version: version, kubectl: kubectl{program: "kubectl"}, out: out, errs: errs}
 	root := s.root()
 	root.SetArgs(append([]string{}, args...))
 	root.SetOut(out)
@@ -72,7 +72,7 @@ func (s *session) root() *cobra.Command {
 			"  kubectl sluice --namespace sluice-system services demo/echo -o json\n" +
 			"  kubectl sluice support --without-addresses",
 		SilenceErrors: true, SilenceUsage: true, DisableAutoGenTag: true,
-		Version: status.ThisBuild().Version,
+		Version: s.version,
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -116,12 +116,13 @@ func (s *session) find(ctx context.Context) ([]gateway, error) {
 // run runs a command on all gateways and prints the answers.
 func (s *session) run(ctx context.Context, args []string) error {
 	if !slices.Contains(commands, args[0]) {
-		return fmt.Errorf("%s is no command for all gateways: %s and support are; run others in one pod, by kubectl exec",
-			args[0], strings.Join(commands, ", "))
+		return fmt.Errorf("%s is no command for all gateways: %s and support are; run others in one pod, by "+
+			"kubectl exec", args[0], strings.Join(commands, ", "))
 	}
 	for _, a := range args[1:] {
 		if a == "-w" || a == "--watch" || strings.HasPrefix(a, "--watch=") || a == "-f" || a == "--follow" {
-			return fmt.Errorf("%s has no end, and answers are merged at their end: run it in one pod, by kubectl exec", a)
+			return fmt.Errorf("%s has no end, and answers are merged at their end: run it in one pod, by kubectl exec",
+				a)
 		}
 	}
 	format, args, err := outputFormat(args)

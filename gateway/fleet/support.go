@@ -11,8 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"sluice.dev/sluice/gateway/support"
-	"sluice.dev/sluice/serve/status"
+	"sluice.dev/sluice/gateway/support/archive"
 )
 
 // The bounds of one gateway's archive.
@@ -39,8 +38,9 @@ func (s *session) support(ctx context.Context, args []string) error {
 	if err != nil {
 		return failure{err}
 	}
-	command := []string{"support", "--file", "-", "--profile", profile.String(), fmt.Sprintf("--without-addresses=%t", *without)}
-	index, err := support.Write(ctx, out, s.parts(list, command), status.ThisBuild().String(), *without)
+	command := []string{"support", "--file", "-", "--profile", profile.String(), fmt.Sprintf("--without-addresses=%t",
+		*without)}
+	index, err := archive.Write(ctx, out, s.parts(list, command), s.version, *without)
 	if err = errors.Join(err, out.Close()); err != nil {
 		return failure{errors.Join(err, os.Remove(*file))}
 	}
@@ -55,18 +55,19 @@ func (s *session) support(ctx context.Context, args []string) error {
 	return nil
 }
 
-func (s *session) parts(list []gateway, command []string) (parts []support.Part) {
+func (s *session) parts(list []gateway, command []string) (parts []archive.Part) {
 	for i := range list {
 		g := &list[i]
-		parts = append(parts, support.Part{
+		parts = append(parts, archive.Part{
 			Name: g.Node + ".tar.gz", Binary: true, Timeout: supportTimeout, MaxBytes: supportBytes,
 			Write: func(ctx context.Context, w io.Writer) error {
 				return s.kubectl.exec(ctx, g, s.container, supportTimeout, w, command)
 			},
-		}, support.Part{
+		}, archive.Part{
 			Name: g.Node + ".log.txt",
 			Write: func(ctx context.Context, w io.Writer) error {
-				return s.kubectl.run(ctx, w, "logs", "--namespace", g.Namespace, g.Pod, "--container", s.container, "--tail=5000")
+				return s.kubectl.run(ctx, w, "logs", "--namespace", g.Namespace, g.Pod, "--container", s.container,
+					"--tail=5000")
 			},
 		})
 	}

@@ -1,3 +1,5 @@
+// Package support lists the parts of an archive about a gateway: its configuration, its state, and
+// its kernel's, at one time. It reads no files that contain only secrets, and no packets.
 package support
 
 import (
@@ -13,6 +15,7 @@ import (
 	"sluice.dev/sluice/announce/view"
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/gateway/doctor"
+	"sluice.dev/sluice/gateway/support/archive"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -31,22 +34,38 @@ type Source struct {
 const maxFlows = 10_000
 
 // Parts lists all parts of an archive. Those that need time or CPU are last.
-func (s *Source) Parts() []Part {
+func (s *Source) Parts() []archive.Part {
 	c := s.Client
-	return []Part{
+	return []archive.Part{
 		{Name: "status.json", Write: answer(func(ctx context.Context) (any, error) { return c.Status(ctx, false) })},
 		{Name: "services.json", Write: answer(func(ctx context.Context) (any, error) { return c.Services(ctx) })},
 		{Name: "backends.json", Write: answer(func(ctx context.Context) (any, error) { return c.Backends(ctx) })},
 		{Name: "stats.json", Write: answer(func(ctx context.Context) (any, error) { return c.Stats(ctx) })},
 		{Name: "times.json", Write: answer(func(ctx context.Context) (any, error) { return c.Times(ctx) })},
+		{Name: "drops.json", Write: answer(func(ctx context.Context) (any, error) {
+			return c.Drops(ctx,
+				time.Time{})
+		})},
 		{Name: "denials.json", Write: answer(func(ctx context.Context) (any, error) { return c.Denials(ctx) })},
-		{Name: "events.json", Write: answer(func(ctx context.Context) (any, error) { return c.Events(ctx, time.Time{}) })},
-		{Name: "source-ports.json", Write: answer(func(ctx context.Context) (any, error) { return c.SourcePorts(ctx) })},
+		{Name: "events.json", Write: answer(func(ctx context.Context) (any, error) {
+			return c.Events(ctx,
+				time.Time{})
+		})},
+		{Name: "source-ports.json", Write: answer(func(ctx context.Context) (any,
+			error) {
+			return c.SourcePorts(ctx)
+		})},
 		{Name: "flows-summary.json", Write: s.writeFlowSummary},
 		{Name: "flows.json", Write: s.writeFlows},
-		{Name: "announcer.json", Write: answer(func(ctx context.Context) (any, error) { return view.Ask(ctx, s.Announcer) })},
+		{Name: "announcer.json", Write: answer(func(ctx context.Context) (any, error) {
+			return view.Ask(ctx,
+				s.Announcer)
+		})},
 		{Name: "gateway.yaml", Write: s.writeConfig},
-		{Name: "announce.yaml", Write: func(_ context.Context, w io.Writer) error { return writeFile(w, s.AnnouncerConfig) }},
+		{Name: "announce.yaml", Write: func(_ context.Context, w io.Writer) error {
+			return writeFile(w,
+				s.AnnouncerConfig)
+		}},
 		{Name: "doctor.json", Write: answer(func(ctx context.Context) (any, error) {
 			f, err := s.Facts(ctx)
 			if err != nil {
@@ -121,7 +140,7 @@ func writeFile(w io.Writer, path string) error {
 	if err != nil {
 		return err
 	}
-	if text, err = configText(text); err != nil {
+	if text, err = archive.Config(text); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	_, err = w.Write(text)

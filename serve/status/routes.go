@@ -8,8 +8,8 @@ type access int
 const (
 	// reads: the request changes nothing, and its answer has no payload of packets.
 	reads access = iota + 1
-	// full: the request changes the gateway, or takes its processors' time, or its answer has packets
-	// of clients.
+	// full: the request changes the gateway, or takes its processors' time, or its answer has
+	// packets of clients.
 	full
 )
 

@@ -3,7 +3,7 @@
 //
 //	go run ./release -check -version 0.1.0
 //	go run ./release -dir ../../dist -version 0.1.0 -revision 1a2b3c -time 1795461955 \
-//		amd64=bin/amd64/sluice,bin/amd64/sluice-controller
+//		amd64=bin/amd64/sluice,bin/amd64/sluice-controller kubectl:darwin-arm64=bin/darwin-arm64/kubectl-sluice
 //	go run ./release -dir ../../dist -version 0.1.0 -time 1795461955 -push REGISTRY
 //
 // The directory must already contain the image, as sluice-VERSION-image.tar. The same inputs give
@@ -89,11 +89,49 @@ func inOrder(tree, version string) error {
 	return errors.Join(errs...)
 }
 
+// plugin is the name of kubectl's plugin, and, as a prefix of an argument, says that a binary is
+// one.
+const plugin = "kubectl"
+
+// runPlugins writes an archive of each plugin for kubectl, named by system and processor, and
+// returns the other arguments.
+func runPlugins(r *release, license []byte, args []string) (rest []string, err error) {
+	for _, arg := range args {
+		plugged, ok := strings.CutPrefix(arg, plugin+":")
+		system, path, named := strings.Cut(plugged, "=")
+		switch {
+		case !ok:
+			rest = append(rest, arg)
+			continue
+		case !named:
+			return nil, fmt.Errorf("%q is no plugin, name it as %s:darwin-arm64=PATH", arg, plugin)
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		others, err := licenses.Of(r.tree, content)
+		if err != nil {
+			return nil, fmt.Errorf("%s: licences: %w", path, err)
+		}
+		to := filepath.Join(r.dir, plugin+"-"+name+"-"+r.version+"-"+system+".tar.gz")
+		files := []file{{"LICENSE", 0o644, license}, {licenses.FileName, 0o644, others},
+			{filepath.Base(path), 0o755, content}}
+		if err := writeArchive(to, r.time, files); err != nil {
+			return nil, err
+		}
+	}
+	return rest, nil
+}
+
 // run writes the files made from the binaries, given as for the image, and from the image into the
 // directory of the release. An archive contains the first binary, which runs without Kubernetes.
 func run(r release, args []string, out io.Writer) error {
 	license, err := os.ReadFile(filepath.Join(r.tree, "LICENSE"))
 	if err != nil {
+		return err
+	}
+	if args, err = runPlugins(&r, license, args); err != nil {
 		return err
 	}
 	for _, arg := range args {

@@ -114,6 +114,7 @@ func TestRelease(t *testing.T) {
 	for _, arch := range []string{"amd64", "arm64"} {
 		args = append(args, arch+"="+binaries[arch]+","+beside[arch])
 	}
+	plugged := "kubectl:linux-arm64=" + built(t, "arm64", "kubectl-sluice")
 	dirs := [2]string{t.TempDir(), filepath.Join(t.TempDir(), "elsewhere")}
 	for i, dir := range dirs {
 		r := release{tree, dir, testVersion, "abc", testTime}
@@ -123,7 +124,7 @@ func TestRelease(t *testing.T) {
 		command(t, "..", nil, append([]string{
 			"go", "run", "./image", "-o", r.path("-image.tar"), "-version", testVersion, "-revision", "abc"},
 			args...)...)
-		if err := run(r, args, io.Discard); err != nil {
+		if err := run(r, append(args[:2:2], plugged), io.Discard); err != nil {
 			t.Fatal(err)
 		}
 		if i > 0 {
@@ -142,6 +143,7 @@ func TestRelease(t *testing.T) {
 		names = append(names, strings.Fields(line)[1])
 	}
 	want := []string{
+		"kubectl-sluice-0.1.0-linux-arm64.tar.gz",
 		"sluice-0.1.0-image.cdx.json", "sluice-0.1.0-image.tar",
 		"sluice-0.1.0-linux-amd64.cdx.json", "sluice-0.1.0-linux-amd64.tar.gz",
 		"sluice-0.1.0-linux-arm64.cdx.json", "sluice-0.1.0-linux-arm64.tar.gz", "sluice-0.1.0.tgz",

@@ -65,7 +65,8 @@ func frames() [][]byte {
 		applied(6, Refused{4, group.TableFull}, Refused{0, group.OtherFlow}),
 		AppendMine(nil, records, false),
 		AppendMine(nil, nil, true),
-		AppendSaw(nil, []group.Sighting{{Slot: 7, State: conn.Established}, {Slot: 1<<32 - 1, State: conn.FinClient, Proof: true}}),
+		AppendSaw(nil, []group.Sighting{{Slot: 7, State: conn.Established}, {Slot: 1<<32 - 1, State: conn.FinClient,
+			Proof: true}}),
 	}
 }
 

@@ -1,12 +1,11 @@
-// Package support makes an archive about a gateway for those who help with it: what it was told,
-// what it does, and what its kernel has, at one time.
+// Package archive writes an archive about gateways for support, without secrets, and without
+// addresses if they are to stay private. It builds for every system that kubectl runs on.
 //
 //	parts ──gather──▶ bytes ──secrets──▶ ──addresses──▶ tar.gz, index.json last
 //
 // Each part has a bound of time and size. A part that fails is named in the index with its reason,
-// and the others are still there. An archive has no secrets: files that contain only secrets are not
-// read, and fields that may contain one are replaced. It has no packets.
-package support
+// and the others are still there.
+package archive
 
 import (
 	"archive/tar"

@@ -1,4 +1,4 @@
-package support
+package archive
 
 import (
 	"bytes"
@@ -33,9 +33,9 @@ func withoutSecrets(text []byte) []byte {
 	return userInfo.ReplaceAll(text, []byte("${1}:"+removed+"@"))
 }
 
-// configText returns the documents of a configuration without comments, and without the values of
+// Config returns the documents of a configuration without comments, and without the values of
 // fields that may be a secret. Paths of files remain.
-func configText(text []byte) ([]byte, error) {
+func Config(text []byte) ([]byte, error) {
 	var out bytes.Buffer
 	for i, document := range strings.Split("\n"+string(text), "\n---") {
 		var v any
@@ -122,16 +122,16 @@ func newAddressNames() *addressNames {
 	return &addressNames{names: map[string]string{}, count: map[string]int{}}
 }
 
-// candidates are texts that may contain an address: of IPv6 or of a link (with colons), of IPv4, and
-// of IPv4 in the name of a node (with dashes).
+// candidates are texts that may contain an address: of IPv6 or of a link (with colons), of IPv4,
+// and of IPv4 in the name of a node (with dashes).
 var candidates = regexp.MustCompile(`[0-9A-Fa-f]*:[0-9A-Fa-f:.]*[0-9A-Fa-f:]|\d{1,3}(?:\.\d{1,3}){3}|\d{1,3}(?:-\d{1,3}){3}`)
 
 // longestAddress is the length of an IPv6 address that ends as an IPv4 address does (RFC 4291,
 // section 2.2).
 const longestAddress = 45
 
-// replace replaces addresses by names: IPv4 and IPv6 addresses, also in prefixes and with ports, and
-// MAC addresses. Loopback and unspecified addresses stay, because they are everybody's.
+// replace replaces addresses by names: IPv4 and IPv6 addresses, also in prefixes and with ports,
+// and MAC addresses. Loopback and unspecified addresses stay, because they are everybody's.
 func (n *addressNames) replace(text []byte) []byte {
 	return candidates.ReplaceAllFunc(text, func(found []byte) []byte { return []byte(n.replaceIn(string(found))) })
 }

@@ -1,4 +1,4 @@
-package support
+package archive
 
 import (
 	"archive/tar"
@@ -14,9 +14,9 @@ import (
 )
 
 // unpack returns the files of an archive by name, and its index.
-func unpack(t *testing.T, archive []byte) (files map[string]string, x Index) {
+func unpack(t *testing.T, packed []byte) (files map[string]string, x Index) {
 	t.Helper()
-	zip, err := gzip.NewReader(bytes.NewReader(archive))
+	zip, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,8 +45,8 @@ func text(s string) func(context.Context, io.Writer) error {
 	return func(_ context.Context, w io.Writer) error { _, err := io.WriteString(w, s); return err }
 }
 
-// TestWrite: a part that fails, never ends or is too long is named in the index, and the parts after
-// it are there.
+// TestWrite: a part that fails, never ends or is too long is named in the index, and the parts
+// after it are there.
 func TestWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := make(chan struct{})
@@ -89,9 +89,13 @@ func TestWithoutAddresses(t *testing.T) {
 	var b bytes.Buffer
 	_, err := Write(t.Context(), &b, []Part{
 		{Name: "a", Write: text(`{"client":"198.51.100.7:51000","vip":"[2001:db8::10]:80"}`)},
-		{Name: "b", Write: text("10.1.0.0/24 via 198.51.100.7 lladdr 02:00:5e:10:00:01 at 08:00:30, ::ffff:198.51.100.7")},
-		{Name: "c", Write: func(context.Context, io.Writer) error { return errors.New("dial 198.51.100.7:443: refused") }},
-		{Name: "d", Write: text("node ip-198-51-100-7, listen 127.0.0.1:9470 and 0.0.0.0, [::]:80, x:2001:DB8:0:0:0:0:0:10")},
+		{Name: "b", Write: text("10.1.0.0/24 via 198.51.100.7 lladdr 02:00:5e:10:00:01 at 08:00:30, " +
+			"::ffff:198.51.100.7")},
+		{Name: "c", Write: func(context.Context, io.Writer) error {
+			return errors.New("dial 198.51.100.7:443: refused")
+		}},
+		{Name: "d", Write: text("node ip-198-51-100-7, listen 127.0.0.1:9470 and 0.0.0.0, [::]:80, " +
+			"x:2001:DB8:0:0:0:0:0:10")},
 		{Name: "maps", Addresses: true, Write: text("c6336407")},
 	}, "v1", true)
 	if err != nil {
@@ -115,7 +119,7 @@ func TestWithoutAddresses(t *testing.T) {
 
 // TestSecrets: no secret of a configuration or of a text remains, and what names a file does.
 func TestSecrets(t *testing.T) {
-	got, err := configText([]byte(`# a comment: SECRET0
+	got, err := Config([]byte(`# a comment: SECRET0
 kind: GatewayConfiguration
 metrics: {tokenFile: /etc/tokens, tls: {keyFile: /etc/tls.key}}
 maglev: {seedFile: /etc/seed, seed: SECRET1}
@@ -137,13 +141,14 @@ data: {other: SECRET7}
 			t.Errorf("%s is not there", kept)
 		}
 	}
-	for _, lost := range []string{"SECRET0", "SECRET1", "SECRET2", "SECRET3", "SECRET4", "SECRET5", "SECRET6", "SECRET7",
+	for _, lost := range []string{"SECRET0", "SECRET1", "SECRET2", "SECRET3", "SECRET4", "SECRET5", "SECRET6",
+		"SECRET7",
 		"4711"} {
 		if strings.Contains(string(got), lost) {
 			t.Errorf("%s is there:\n%s", lost, got)
 		}
 	}
-	if _, err := configText([]byte("password: [SECRET")); err == nil || strings.Contains(err.Error(), "SECRET") {
+	if _, err := Config([]byte("password: [SECRET")); err == nil || strings.Contains(err.Error(), "SECRET") {
 		t.Errorf("what is not YAML: %v", err)
 	}
 	for name, text := range map[string]string{
@@ -153,7 +158,8 @@ data: {other: SECRET7}
 		"user and password":       "https://me:SECRET@proxy:3128",
 		"token of an account":     "token eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJTRUNSRVQifQ.SECRET",
 	} {
-		if got := string(withoutSecrets([]byte(text))); strings.Contains(got, "SECRET") || !strings.Contains(got, removed) {
+		if got := string(withoutSecrets([]byte(text))); strings.Contains(got, "SECRET") || !strings.Contains(got,
+			removed) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
