@@ -1,6 +1,7 @@
 package roster
 
 import (
+	"os"
 	"path/filepath"
 
 	"sluice.dev/sluice/config"
@@ -32,8 +33,12 @@ func (f File) Load() ([]config.GroupMember, error) {
 	return c.Members, err
 }
 
-// Save returns when the list is on the disk. A member must not get records before it is there: a
-// later process must know who may have them.
+// Save returns when the list is on the disk. It makes the directory if it is missing. A member must
+// not get records before the list is there: a later process must know the members that may have
+// them.
 func (f File) Save(list []config.GroupMember) error {
+	if err := os.MkdirAll(filepath.Dir(string(f)), 0o700); err != nil {
+		return err
+	}
 	return statefile.Sync(string(f), &content{statefile.Version{Version: version}, list})
 }
