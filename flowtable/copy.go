@@ -60,10 +60,16 @@ func (h *Handle) place(at Time, r *conn.Record, mark uint32) (Ref, Status) {
 	return ref, s
 }
 
-// MarkCopy makes a live flow of an earlier process a copy of an owner's flow.
-func (h *Handle) MarkCopy(r Ref, owner int) {
-	h.t.markOf(r).Store(uint32(owner) << markOwnerShift)
-	h.countCopy(family(r&refV6 != 0), owner, h.Flow(r).State())
+// MarkCopy makes a live flow of an earlier process a copy of an owner's flow. Its owner knows of
+// the proof of a handshake that is older than a flow without proof can be.
+func (h *Handle) MarkCopy(r Ref, owner int, now Time) {
+	s, mark := h.Flow(r).State(), uint32(owner)<<markOwnerShift
+	unproven := h.t.lifetimes[conn.MakeMeta(SynRecv, header.ProtoTCP, 0).Life()]
+	if Proven(s) && now.Ticks().Since(Ticks(h.Flow(r).word())) > unproven {
+		mark |= markProven
+	}
+	h.t.markOf(r).Store(mark)
+	h.countCopy(family(r&refV6 != 0), owner, s)
 }
 
 func (h *Handle) countCopy(f, owner int, s State) {

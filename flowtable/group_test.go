@@ -351,8 +351,41 @@ func TestOpenCopies(t *testing.T) {
 	h.Delete(r)
 	want(0)
 	own := h.mustCreate(t, bootTime, tracked(false, 4))
-	h.MarkCopy(own, 1)
+	h.MarkCopy(own, 1, bootTime)
 	want(1)
+}
+
+// TestProofIsTold: a member tells of a proof until it knows that the owner has one. A process that
+// is given a table tells of proofs that may be of its predecessor's last moment.
+func TestProofIsTold(t *testing.T) {
+	_, h := groupTable(t, 100, 100)
+	want := func(r Ref, want bool) {
+		t.Helper()
+		if s, proof := h.CopyState(r); s != Established || proof != want {
+			t.Errorf("the copy is %v, its proof to tell %t, want %t", s, proof, want)
+		}
+	}
+	rec := foreign(false, 1, SynRecv)
+	r, _ := h.Copy(bootTime, 1, &rec)
+	h.Observe(r, ClientSide, Segment{Flags: header.TCPACK, Ack: rec.ISN + 1}, bootTime)
+	want(r, true)
+	h.UpdateCopy(r, &rec, bootTime) // the owner does not know yet
+	want(r, true)
+	h.MarkCopy(r, 1, bootTime)
+	want(r, true)
+	h.MarkCopy(r, 1, bootTime+Time(2*DefaultTimeouts().SynAckSeen))
+	want(r, false)
+
+	rec = foreign(false, 2, Established)
+	r, _ = h.Copy(bootTime, 1, &rec)
+	want(r, false)
+	rec.State, rec.ISN = SynRecv, 7
+	h.UpdateCopy(r, &rec, bootTime) // a new handshake
+	h.Observe(r, ClientSide, Segment{Flags: header.TCPACK, Ack: rec.ISN + 1}, bootTime)
+	want(r, true)
+	rec.State, rec.ISN = Established, 0
+	h.UpdateCopy(r, &rec, bootTime)
+	want(r, false)
 }
 
 // TestCopyIsItsFlow: a copy of each state has the record of the flow that it was made of, and

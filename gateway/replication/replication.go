@@ -203,7 +203,7 @@ func (f *Flows) Recover() {
 				f.ledger.Recovered(slot)
 			}
 		case owner > 0:
-			f.handle.MarkCopy(r, owner)
+			f.handle.MarkCopy(r, owner, f.now())
 			f.copies[owner-1].Recovered(slot)
 		}
 	}

@@ -492,7 +492,7 @@ func TestManyChecks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	most := max(0.1, 2.5*bare.Seconds()*services*each/5)
+	most := max(0.1, 1.75*bare.Seconds()*services*each/5)
 	without := spend()
 	if err := l.gate.WriteConfiguration(l.gate.Configuration() +
 		"endpointHealth: {check: \"tcp interval=5s\"}\n"); err != nil {
