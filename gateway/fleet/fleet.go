@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -48,13 +49,16 @@ func (k *kubectl) run(ctx context.Context, out io.Writer, args ...string) error 
 	return err
 }
 
-// message returns what a command wrote about its failure, without kubectl's line about the exit
-// code and the name of the program.
+// logged is the head of a line of kubectl's own log (k8s.io/klog).
+var logged = regexp.MustCompile(`^[EFIW]\d{4} \d\d:`)
+
+// message returns the message of a command about its failure, without kubectl's log, its line about
+// the exit code, and the name of the program.
 func message(text string) string {
 	var lines []string
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
-		if line != "" && !strings.HasPrefix(line, "command terminated with exit code") &&
+		if line != "" && !logged.MatchString(line) && !strings.HasPrefix(line, "command terminated with exit code") &&
 			!strings.HasPrefix(line, "Run `sluice help`") {
 			lines = append(lines, strings.TrimPrefix(line, "sluice: "))
 		}

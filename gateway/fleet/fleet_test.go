@@ -13,6 +13,8 @@ import (
 const fakeKubectl = `#!/bin/sh
 echo "$*" >> "$KUBECTL_LOG"
 case "$*" in
+*"no-server"*) echo 'E1129 20:08:23.538094    5301 memcache.go:265] "Unhandled Error"' >&2
+   echo "The connection was refused" >&2; exit 1 ;;
 *"get pods"*) cat <<'PODS'
 {"items":[
  {"metadata":{"name":"b-new","namespace":"s","creationTimestamp":"2026-01-02T00:00:00Z"},"spec":{"nodeName":"b"},"status":{"phase":"Running"}},
@@ -71,6 +73,11 @@ func TestOneGatewayFails(t *testing.T) {
 	if code != 1 || !strings.Contains(out, "demo/long-name") || !strings.Contains(errs, "1 of 3 gateways failed") ||
 		!strings.Contains(errs, "c: pod c-0 is Pending") {
 		t.Errorf("exit %d, %s\n%s", code, errs, out)
+	}
+	code, _, errs, _ = fleet(t, "", "--context", "no-server", "stats")
+	const want = "kubectl sluice: list the gateways' pods: The connection was refused\n"
+	if code != 1 || errs != want {
+		t.Errorf("exit %d, %q, want %q", code, errs, want)
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 const defaultSelector = "app.kubernetes.io/name=sluice"
 
 // commands are the commands that a fleet has.
-var commands = []string{"status", "services", "backends", "flows", "who", "explain", "events", "stats", "deny", "drain",
-	"undrain", "doctor", "announce", "version"}
+var commands = []string{"status", "services", "backends", "flows", "drops", "who", "explain", "events", "stats", "deny",
+	"drain", "undrain", "doctor", "announce", "version"}
 
 // session is one execution of a command line.
 type session struct {
@@ -60,17 +60,19 @@ func (f failure) Unwrap() error { return f.error }
 
 func (s *session) root() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "kubectl sluice [flags] COMMAND [arguments of sluice COMMAND]",
+		Use:   "kubectl-sluice [flags] COMMAND [arguments of sluice COMMAND]",
 		Short: "Run a command of sluice on all gateways of a cluster",
 		Long: "kubectl sluice runs a command of sluice in the pods of all gateways at once, by kubectl exec, and\n" +
 			"merges the answers, with a column for the gateway. It needs the rights to list pods and to create\n" +
 			"pods/exec. A gateway that does not answer is named, and the exit status is then 1.\n\n" +
-			"Commands: " + strings.Join(commands, ", ") + ", support. Flags of kubectl sluice come before the command.",
+			"Commands: " + strings.Join(commands[:9], ", ") + ",\n" + strings.Join(commands[9:], ", ") +
+			", support.\nFlags of kubectl sluice come before the command.",
 		Example: "  kubectl sluice status\n" +
 			"  kubectl sluice flows --client 198.51.100.7\n" +
 			"  kubectl sluice deny 192.0.2.0/24 --for 1h\n" +
 			"  kubectl sluice --namespace sluice-system services demo/echo -o json\n" +
 			"  kubectl sluice support --without-addresses",
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl sluice"},
 		SilenceErrors: true, SilenceUsage: true, DisableAutoGenTag: true,
 		Version: s.version,
 		Args:    cobra.ArbitraryArgs,
