@@ -244,31 +244,39 @@ func TestFrames(t *testing.T) {
 
 // TestLongFrame: a frame that is too long ends the stream, at either end.
 func TestLongFrame(t *testing.T) {
-	a := newAuthority(t)
-	b, received := good(t, "gw-b", a), make(chan error, 1)
-	b.serve(t, func(_ Peer, s end) error {
-		if _, err := s.Receive(); err != nil {
+	a, long := newAuthority(t), make([]byte, wire.MaxFrame+1)
+	for _, listeningSends := range []bool{false, true} {
+		b, received := good(t, "gw-b", a), make(chan error, 1)
+		b.serve(t, func(_ Peer, s end) error {
+			_, err := s.Receive()
+			if err != nil {
+				return err
+			}
+			if listeningSends {
+				_ = s.Send(long) // fails if the other end ends the stream before it has all
+				return nil
+			}
+			_, err = s.Receive()
+			received <- err
 			return err
-		}
-		_, err := s.Receive()
-		received <- err
-		return s.Send(make([]byte, wire.MaxFrame+1))
-	})
-	s, err := good(t, "gw-a", a).dial(t, b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.End(nil)
-	for _, n := range []int{1, wire.MaxFrame + 1} {
-		if err := s.Send(make([]byte, n)); err != nil {
+		})
+		s, err := good(t, "gw-a", a).dial(t, b)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := <-received; err == nil {
-		t.Error("the listening end has received a frame of MaxFrame+1 bytes")
-	}
-	if _, err := s.Receive(); err == nil {
-		t.Error("the dialing end has received a frame of MaxFrame+1 bytes")
+		defer s.End(nil)
+		if err := s.Send([]byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		if listeningSends {
+			_, err = s.Receive()
+		} else {
+			_ = s.Send(long)
+			err = <-received
+		}
+		if err == nil {
+			t.Errorf("listening end sends %t: a frame of MaxFrame+1 bytes is received", listeningSends)
+		}
 	}
 }
 
