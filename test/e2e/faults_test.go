@@ -310,9 +310,9 @@ func TestIdle(t *testing.T) {
 	// Nearly all of it is for wake-ups: the bounds allow for machines where they cost more. A
 	// gateway that polls instead of waiting uses a whole core.
 	wakeUp := machine.WakeUpCost()
-	span, idle, shared := 3*time.Second, max(0.02, 1000*wakeUp.Seconds()), max(0.08, 8*rate*wakeUp.Seconds())
+	span, idle, shared := 3*time.Second, max(0.04, 2000*wakeUp.Seconds()), max(0.12, 8*rate*wakeUp.Seconds())
 	if full() {
-		span, idle, shared = 20*time.Second, max(0.01, 1000*wakeUp.Seconds()), max(0.05, 5*rate*wakeUp.Seconds())
+		span, idle, shared = 20*time.Second, max(0.01, 1500*wakeUp.Seconds()), max(0.05, 5*rate*wakeUp.Seconds())
 	}
 	t.Logf("a wake-up costs %v here; bounds of a core: idle %.3f, shared at %d packets a second %.3f",
 		wakeUp, idle, rate, shared)
