@@ -28,14 +28,18 @@ type kubectl struct {
 	global  []string // flags such as --context
 }
 
-// run runs kubectl. The error has the last line that kubectl wrote.
-func (k *kubectl) run(ctx context.Context, out io.Writer, args ...string) error {
+// run runs kubectl. The error has the messages that kubectl wrote. Without an error notes gets
+// them, unless it is nil.
+func (k *kubectl) run(ctx context.Context, out io.Writer, notes *[]string, args ...string) error {
 	c := exec.CommandContext(ctx, k.program, append(slices.Clone(k.global), args...)...)
 	c.WaitDelay = time.Second
 	var errs bytes.Buffer
 	c.Stdout, c.Stderr = out, &errs
 	err := c.Run()
 	switch {
+	case err == nil && notes != nil:
+		*notes = messages(errs.String())
+		return nil
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
@@ -43,8 +47,8 @@ func (k *kubectl) run(ctx context.Context, out io.Writer, args ...string) error 
 	case errors.Is(err, exec.ErrNotFound):
 		return fmt.Errorf("%s is not in the PATH: install it, it is used to reach the gateways", k.program)
 	}
-	if text := message(errs.String()); text != "" {
-		return errors.New(text)
+	if list := messages(errs.String()); len(list) > 0 {
+		return errors.New(strings.Join(list, "; "))
 	}
 	return err
 }
@@ -52,10 +56,9 @@ func (k *kubectl) run(ctx context.Context, out io.Writer, args ...string) error 
 // logged is the head of a line of kubectl's own log (k8s.io/klog).
 var logged = regexp.MustCompile(`^[EFIW]\d{4} \d\d:`)
 
-// message returns the message of a command about its failure, without kubectl's log, its line about
-// the exit code, and the name of the program.
-func message(text string) string {
-	var lines []string
+// messages returns the messages of a command, without kubectl's log, its line about the exit code,
+// and the name of the program.
+func messages(text string) (lines []string) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		if line != "" && !logged.MatchString(line) && !strings.HasPrefix(line, "command terminated with exit code") &&
@@ -63,7 +66,7 @@ func message(text string) string {
 			lines = append(lines, strings.TrimPrefix(line, "sluice: "))
 		}
 	}
-	return strings.Join(lines, "; ")
+	return lines
 }
 
 // gateway is a gateway's pod.
@@ -102,7 +105,7 @@ func (k *kubectl) gateways(ctx context.Context, namespace, selector string) ([]g
 		args = append(args, "--namespace", namespace)
 	}
 	var out bytes.Buffer
-	if err := k.run(ctx, &out, args...); err != nil {
+	if err := k.run(ctx, &out, nil, args...); err != nil {
 		return nil, fmt.Errorf("list the gateways' pods: %w", err)
 	}
 	var list podList
@@ -151,8 +154,9 @@ func (p *pod) rank() int {
 // answer is what one gateway printed.
 type answer struct {
 	gateway
-	out []byte
-	err error
+	out   []byte
+	notes []string
+	err   error
 }
 
 // ask runs a command on all gateways at once. Answers are in the order of the gateways.
@@ -164,7 +168,7 @@ func (k *kubectl) ask(ctx context.Context, list []gateway, container string, wit
 		answers[i].gateway = g
 		group.Go(func() {
 			var out bytes.Buffer
-			answers[i].err = k.exec(ctx, &g, container, within, &out, command)
+			answers[i].err = k.exec(ctx, &g, container, within, &out, &answers[i].notes, command)
 			answers[i].out = out.Bytes()
 		})
 	}
@@ -174,13 +178,14 @@ func (k *kubectl) ask(ctx context.Context, list []gateway, container string, wit
 
 // exec runs a command on one gateway.
 func (k *kubectl) exec(ctx context.Context, g *gateway, container string, within time.Duration, out io.Writer,
-	command []string,
+	notes *[]string, command []string,
 ) error {
 	if g.Unready != "" {
 		return errors.New(g.Unready)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("no answer within %v", within))
 	defer cancel()
-	return k.run(ctx, out, append([]string{"exec", "--namespace", g.Namespace, g.Pod, "--container", container, "--",
+	return k.run(ctx, out, notes, append([]string{"exec", "--namespace", g.Namespace, g.Pod, "--container", container,
+		"--",
 		"sluice"}, command...)...)
 }

@@ -23,6 +23,8 @@ case "$*" in
  EXTRA]}
 PODS
 ;;
+*"exec"*"a-0"*"drops"*) echo 'No packet was dropped in the last 1m0s.' >&2 ;;
+*"exec"*"b-old"*"drops"*) printf 'REASON   PACKETS\nno_flow  3\n' ;;
 *"exec"*"a-0"*json*) echo '[{"name":"x","flows":1}]' ;;
 *"exec"*"b-old"*json*) echo '[{"name":"y","flows":2}]' ;;
 *"exec"*"a-0"*) printf 'SERVICE  FLOWS\ndemo/echo  1\n' ;;
@@ -63,6 +65,16 @@ func TestMerge(t *testing.T) {
 	if !strings.Contains(log,
 		"--context=prod exec --namespace s b-old --container sluice -- sluice services demo/echo -o json") {
 		t.Errorf("kubectl got:\n%s", log)
+	}
+}
+
+// TestNotes: notes of a gateway's command are printed with its name.
+func TestNotes(t *testing.T) {
+	code, out, errs, _ := fleet(t, "", "drops")
+	const want, note = "GATEWAY  REASON   PACKETS\nb        no_flow  3\n",
+		"a: No packet was dropped in the last 1m0s.\n"
+	if code != 0 || out != want || errs != note {
+		t.Errorf("exit %d, %q\n%s", code, errs, out)
 	}
 }
 

@@ -148,6 +148,11 @@ func (s *session) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return failure{err}
 	}
+	for i := range answers {
+		for _, note := range answers[i].notes {
+			fmt.Fprintln(s.errs, objects.Printable(answers[i].Node+": "+note, '\n'))
+		}
+	}
 	return s.failed(answers)
 }
 

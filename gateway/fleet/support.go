@@ -61,12 +61,12 @@ func (s *session) parts(list []gateway, command []string) (parts []archive.Part)
 		parts = append(parts, archive.Part{
 			Name: g.Node + ".tar.gz", Binary: true, Timeout: supportTimeout, MaxBytes: supportBytes,
 			Write: func(ctx context.Context, w io.Writer) error {
-				return s.kubectl.exec(ctx, g, s.container, supportTimeout, w, command)
+				return s.kubectl.exec(ctx, g, s.container, supportTimeout, w, nil, command)
 			},
 		}, archive.Part{
 			Name: g.Node + ".log.txt",
 			Write: func(ctx context.Context, w io.Writer) error {
-				return s.kubectl.run(ctx, w, "logs", "--namespace", g.Namespace, g.Pod, "--container", s.container,
+				return s.kubectl.run(ctx, w, nil, "logs", "--namespace", g.Namespace, g.Pod, "--container", s.container,
 					"--tail=5000")
 			},
 		})
