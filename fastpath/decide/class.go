@@ -39,7 +39,7 @@ func (s *Planner) Classify(ref flowtable.Ref, side flowtable.Side, p *header.Pac
 		return s.classifyDirect(ref, side, p)
 	case p.Tuple.Proto == header.ProtoUDP:
 		owned := s.Bind(ref)
-		return s.datagram(s.Flows, ref, services.BackendRef(s.Flows.Flow(ref).BackendRef()), owned, side)
+		return s.datagram(ref, services.BackendRef(s.Flows.Flow(ref).BackendRef()), owned, side)
 	case p.TCPFlags&header.TCPSYN == 0:
 		return InFlow
 	case side == flowtable.ReplySide:
@@ -108,11 +108,12 @@ func (s *Planner) WithinGrace(ref flowtable.Ref, p *header.Packet) bool {
 // with its endpoint: the address may belong to another pod by now, which must not reply in its
 // place. It also ends when another service port gets the frontend. An endpoint that is listed but
 // no longer serves may still reply.
-func (s *Planner) datagram(flows *flowtable.Handle, ref flowtable.Ref, backend services.BackendRef, owned bool,
-	side flowtable.Side) Class {
+func (s *Planner) datagram(
+	ref flowtable.Ref, backend services.BackendRef, owned bool, side flowtable.Side,
+) Class {
 	b := s.Snap.Backend(backend)
 	switch {
-	case owned && backend == 0 && flows.OwnerOf(ref) != 0 && flows.Age(ref, s.Now) < learnWait:
+	case owned && backend == 0 && s.Flows.OwnerOf(ref) != 0 && s.Flows.Age(ref, s.Now) < learnWait:
 		return InFlow
 	case owned && b != nil && (side == flowtable.ReplySide || b.Flags&services.BackendServing != 0):
 		return InFlow

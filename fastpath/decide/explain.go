@@ -205,7 +205,7 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 		x.Class = Superseded
 	case x.Flow.Direct:
 	case x.Tuple.Proto == header.ProtoUDP:
-		x.Class = s.datagram(e.flows, ref, backend, owned, side)
+		x.Class = s.datagram(ref, backend, owned, side)
 	case side == flowtable.ClientSide && x.Opens && e.flows.Closing(ref):
 		x.Class = Superseded
 	}
