@@ -1,11 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -55,33 +53,25 @@ func (s *session) supportCommand() *cobra.Command {
 	return c
 }
 
-func (s *session) support(ctx context.Context, src *support.Source, file string, without bool) (err error) {
-	var to io.Writer = s.app.Out
-	if file != "-" {
-		if file == "" {
-			file = "sluice-support-" + time.Now().UTC().Format("20060102-150405") + ".tar.gz"
-		}
-		f, openErr := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-		if openErr != nil {
-			return openErr
-		}
-		defer func() {
-			if err = errors.Join(err, f.Close()); err != nil {
-				_ = os.Remove(file)
-			}
-		}()
-		to = f
+func (s *session) support(ctx context.Context, src *support.Source, file string, without bool) error {
+	version := status.ThisBuild().String()
+	var index *archive.Index
+	var err error
+	if file == "-" {
+		index, err = archive.Write(ctx, s.app.Out, src.Parts(), version, without)
+	} else {
+		file = cmp.Or(file, archive.FileName(time.Now()))
+		index, err = archive.WriteFile(ctx, file, src.Parts(), version, without)
 	}
-	index, err := archive.Write(ctx, to, src.Parts(), status.ThisBuild().String(), without)
 	if err != nil {
 		return err
 	}
-	for _, e := range index.Failed() {
+	failed := index.Failed()
+	for _, e := range failed {
 		fmt.Fprintln(s.app.Err, oneLine("without "+e.Name+": "+e.Error))
 	}
 	if file != "-" {
-		_, err = fmt.Fprintf(s.app.Out, "%s: %d of %d parts\n", file, len(index.Parts)-len(index.Failed()),
-			len(index.Parts))
+		_, err = fmt.Fprintf(s.app.Out, "%s: %d of %d parts\n", file, len(index.Parts)-len(failed), len(index.Parts))
 	}
 	return err
 }

@@ -2,10 +2,8 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -24,8 +22,8 @@ const (
 func (s *session) support(ctx context.Context, args []string) error {
 	f := pflag.NewFlagSet("support", pflag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	file := f.String("file", "sluice-support-"+time.Now().UTC().Format("20060102-150405")+".tar.gz", "file to write")
-	without := f.Bool("without-addresses", false, "replace IP and MAC addresses, and leave out BPF maps and logs")
+	file := f.String("file", archive.FileName(time.Now()), "file to write")
+	without := f.Bool("without-addresses", false, "replace IP and MAC addresses, and leave out BPF maps")
 	profile := f.Duration("profile", 5*time.Second, "time of the CPU profile; 0s: none")
 	if err := f.Parse(args); err != nil || f.NArg() > 0 {
 		return fmt.Errorf("support takes only these flags:\n%s%w", f.FlagUsages(), err)
@@ -34,15 +32,11 @@ func (s *session) support(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	out, err := os.OpenFile(*file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return failure{err}
-	}
 	command := []string{"support", "--file", "-", "--profile", profile.String(), fmt.Sprintf("--without-addresses=%t",
 		*without)}
-	index, err := archive.Write(ctx, out, s.parts(list, command), s.version, *without)
-	if err = errors.Join(err, out.Close()); err != nil {
-		return failure{errors.Join(err, os.Remove(*file))}
+	index, err := archive.WriteFile(ctx, *file, s.parts(list, command), s.version, *without)
+	if err != nil {
+		return failure{err}
 	}
 	fmt.Fprintf(s.out, "%s: %d gateways\n", *file, len(list))
 	var bad []string
@@ -61,13 +55,15 @@ func (s *session) parts(list []gateway, command []string) (parts []archive.Part)
 		parts = append(parts, archive.Part{
 			Name: g.Node + ".tar.gz", Binary: true, Timeout: supportTimeout, MaxBytes: supportBytes,
 			Write: func(ctx context.Context, w io.Writer) error {
-				return s.kubectl.exec(ctx, g, s.container, supportTimeout, w, nil, command)
+				_, err := s.kubectl.exec(ctx, g, s.container, supportTimeout, w, command)
+				return err
 			},
 		}, archive.Part{
 			Name: g.Node + ".log.txt",
 			Write: func(ctx context.Context, w io.Writer) error {
-				return s.kubectl.run(ctx, w, nil, "logs", "--namespace", g.Namespace, g.Pod, "--container", s.container,
+				_, err := s.kubectl.run(ctx, w, "logs", "--namespace", g.Namespace, g.Pod, "--container", s.container,
 					"--tail=5000")
+				return err
 			},
 		})
 	}

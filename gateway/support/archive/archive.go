@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"time"
 )
@@ -47,7 +48,7 @@ type Entry struct {
 	TookMilli int64  `json:"tookMilliseconds"`
 	// Truncated: the part was longer than the bound, and ends there.
 	Truncated bool `json:"truncated,omitempty"`
-	// Error is why the part is missing, or ends early.
+	// Error is the reason why the part is missing or ends early.
 	Error string `json:"error,omitempty"`
 }
 
@@ -106,6 +107,26 @@ func Write(ctx context.Context, to io.Writer, parts []Part, version string, with
 	}
 	if err = errors.Join(err, archive.Close(), zip.Close()); err != nil {
 		return x, fmt.Errorf("write the archive: %w", err)
+	}
+	return x, nil
+}
+
+// FileName returns the default name of an archive that is written at a time.
+func FileName(at time.Time) string {
+	return "sluice-support-" + at.UTC().Format("20060102-150405") + ".tar.gz"
+}
+
+// WriteFile is Write to a new file, which only its owner may read. After an error there is no file.
+func WriteFile(ctx context.Context, path string, parts []Part, version string, withoutAddresses bool) (
+	*Index, error,
+) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	x, err := Write(ctx, f, parts, version, withoutAddresses)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return x, errors.Join(err, os.Remove(path))
 	}
 	return x, nil
 }
@@ -179,7 +200,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.text.Write(p)
 }
 
-// end returns what was written. Later writes fail.
+// end returns the bytes that were written. Later writes fail.
 func (b *bounded) end() (content []byte, full bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
