@@ -177,26 +177,24 @@ func writeJSON(w io.Writer, v any) error {
 
 // maps writes the maps that are pinned below a directory, keys and values in hex as they are in
 // memory. Entries of arrays that are zero are left out.
-func maps(dir string) func(context.Context, io.Writer) error {
-	return func(ctx context.Context, w io.Writer) error {
-		found := 0
-		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return err
-			}
-			m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
-			if err != nil {
-				return nil // a program or a link
-			}
-			defer m.Close()
-			found++
-			return writeMap(ctx, w, path, m)
-		})
-		if err == nil && found == 0 {
-			err = errors.New("no map is pinned in " + dir)
+func maps(ctx context.Context, w io.Writer, dir string) error {
+	found := 0
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
 		}
-		return err
+		m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
+		if err != nil {
+			return nil // a program or a link
+		}
+		defer m.Close()
+		found++
+		return writeMap(ctx, w, path, m)
+	})
+	if err == nil && found == 0 {
+		err = errors.New("no map is pinned in " + dir)
 	}
+	return err
 }
 
 func writeMap(ctx context.Context, w io.Writer, path string, m *ebpf.Map) error {

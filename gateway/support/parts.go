@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"sluice.dev/sluice/announce/view"
@@ -33,9 +34,9 @@ type Source struct {
 // maxFlows bounds the list of flows; the summary counts all.
 const maxFlows = 10_000
 
-// Parts lists all parts of an archive. Those that need time or CPU are last.
+// Parts lists all parts of an archive. Parts that need time or CPU are last.
 func (s *Source) Parts() []archive.Part {
-	c := s.Client
+	c, facts := s.Client, once(s.Facts)
 	return []archive.Part{
 		{Name: "status.json", Write: answer(func(ctx context.Context) (any, error) { return c.Status(ctx, false) })},
 		{Name: "services.json", Write: answer(func(ctx context.Context) (any, error) { return c.Services(ctx) })},
@@ -67,7 +68,7 @@ func (s *Source) Parts() []archive.Part {
 				s.AnnouncerConfig)
 		}},
 		{Name: "doctor.json", Write: answer(func(ctx context.Context) (any, error) {
-			f, err := s.Facts(ctx)
+			f, err := facts(ctx)
 			if err != nil {
 				return nil, err
 			}
@@ -79,7 +80,7 @@ func (s *Source) Parts() []archive.Part {
 		{Name: "addresses.txt", Write: writeAddresses},
 		{Name: "routes.txt", Write: writeRoutes},
 		{Name: "neighbours.txt", Write: writeNeighbours},
-		{Name: "maps.txt", Addresses: true, Write: s.writeMaps},
+		{Name: "maps.txt", Addresses: true, Write: writeMaps(facts)},
 		{Name: "log.txt", Write: writeLog},
 		{Name: "goroutines.txt", Write: s.profile(status.ProfileGoroutines, 0)},
 		{Name: "heap.pprof", Binary: true, Write: s.profile(status.ProfileHeap, 0)},
@@ -147,12 +148,25 @@ func writeFile(w io.Writer, path string) error {
 	return err
 }
 
-func (s *Source) writeMaps(ctx context.Context, w io.Writer) error {
-	c := config.Default()
-	if f, err := s.Facts(ctx); err == nil && f.Config != nil {
-		c = f.Config
+// once returns read as a function that reads the facts by its first call only.
+func once(read func(context.Context) (*doctor.Facts, error)) func(context.Context) (*doctor.Facts, error) {
+	var o sync.Once
+	var f *doctor.Facts
+	var err error
+	return func(ctx context.Context) (*doctor.Facts, error) {
+		o.Do(func() { f, err = read(ctx) })
+		return f, err
 	}
-	return maps(filepath.Join(c.BPFFS, "sluice"))(ctx, w)
+}
+
+func writeMaps(facts func(context.Context) (*doctor.Facts, error)) func(context.Context, io.Writer) error {
+	return func(ctx context.Context, w io.Writer) error {
+		c := config.Default()
+		if f, err := facts(ctx); err == nil && f.Config != nil {
+			c = f.Config
+		}
+		return maps(ctx, w, filepath.Join(c.BPFFS, "sluice"))
+	}
 }
 
 // writeLog writes the newest lines of the unit's log. In a pod the log is the container runtime's.
@@ -170,7 +184,7 @@ func writeLog(ctx context.Context, w io.Writer) error {
 func (s *Source) profile(kind string, d time.Duration) func(context.Context, io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
 		if kind == status.ProfileCPU && d == 0 {
-			return errors.New("not asked for: --profile is 0s")
+			return errors.New("--profile is 0s: no CPU profile was taken")
 		}
 		return s.Client.Profile(ctx, kind, d, w)
 	}
