@@ -28,29 +28,26 @@ type kubectl struct {
 	global  []string // flags such as --context
 }
 
-// run runs kubectl. The error has the messages that kubectl wrote. Without an error notes gets
-// them, unless it is nil.
-func (k *kubectl) run(ctx context.Context, out io.Writer, notes *[]string, args ...string) error {
+// run runs kubectl. It returns the messages that kubectl wrote: as the error, or as notes if there
+// is none.
+func (k *kubectl) run(ctx context.Context, out io.Writer, args ...string) (notes []string, err error) {
 	c := exec.CommandContext(ctx, k.program, append(slices.Clone(k.global), args...)...)
 	c.WaitDelay = time.Second
 	var errs bytes.Buffer
 	c.Stdout, c.Stderr = out, &errs
-	err := c.Run()
+	err = c.Run()
+	list := messages(errs.String())
 	switch {
-	case err == nil && notes != nil:
-		*notes = messages(errs.String())
-		return nil
 	case err == nil:
-		return nil
+		return list, nil
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	case errors.Is(err, exec.ErrNotFound):
-		return fmt.Errorf("%s is not in the PATH: install it, it is used to reach the gateways", k.program)
+		return nil, fmt.Errorf("%s is not in the PATH: install it, it is used to reach the gateways", k.program)
+	case len(list) > 0:
+		return nil, errors.New(strings.Join(list, "; "))
 	}
-	if list := messages(errs.String()); len(list) > 0 {
-		return errors.New(strings.Join(list, "; "))
-	}
-	return err
+	return nil, err
 }
 
 // logged is the head of a line of kubectl's own log (k8s.io/klog).
@@ -72,7 +69,7 @@ func messages(text string) (lines []string) {
 // gateway is a gateway's pod.
 type gateway struct {
 	Node, Namespace, Pod string
-	// Unready is why the pod cannot be asked; empty if it can.
+	// Unready is the reason why the pod cannot run a command; empty if it can.
 	Unready string
 }
 
@@ -105,7 +102,7 @@ func (k *kubectl) gateways(ctx context.Context, namespace, selector string) ([]g
 		args = append(args, "--namespace", namespace)
 	}
 	var out bytes.Buffer
-	if err := k.run(ctx, &out, nil, args...); err != nil {
+	if _, err := k.run(ctx, &out, args...); err != nil {
 		return nil, fmt.Errorf("list the gateways' pods: %w", err)
 	}
 	var list podList
@@ -134,7 +131,7 @@ func (k *kubectl) gateways(ctx context.Context, namespace, selector string) ([]g
 		if namespace != "" {
 			where = "namespace " + namespace
 		}
-		return nil, fmt.Errorf("no pod in %s has the labels %s: give those of the gateways with --selector", where,
+		return nil, fmt.Errorf("no pod in %s has the labels %s: give the labels of the gateways with --selector", where,
 			selector)
 	}
 	return found, nil
@@ -168,7 +165,7 @@ func (k *kubectl) ask(ctx context.Context, list []gateway, container string, wit
 		answers[i].gateway = g
 		group.Go(func() {
 			var out bytes.Buffer
-			answers[i].err = k.exec(ctx, &g, container, within, &out, &answers[i].notes, command)
+			answers[i].notes, answers[i].err = k.exec(ctx, &g, container, within, &out, command)
 			answers[i].out = out.Bytes()
 		})
 	}
@@ -178,14 +175,13 @@ func (k *kubectl) ask(ctx context.Context, list []gateway, container string, wit
 
 // exec runs a command on one gateway.
 func (k *kubectl) exec(ctx context.Context, g *gateway, container string, within time.Duration, out io.Writer,
-	notes *[]string, command []string,
-) error {
+	command []string,
+) (notes []string, err error) {
 	if g.Unready != "" {
-		return errors.New(g.Unready)
+		return nil, errors.New(g.Unready)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("no answer within %v", within))
 	defer cancel()
-	return k.run(ctx, out, notes, append([]string{"exec", "--namespace", g.Namespace, g.Pod, "--container", container,
-		"--",
-		"sluice"}, command...)...)
+	args := []string{"exec", "--namespace", g.Namespace, g.Pod, "--container", container, "--", "sluice"}
+	return k.run(ctx, out, append(args, command...)...)
 }

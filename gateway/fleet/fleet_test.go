@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// fakeKubectl answers for three gateways, of which the third does not forward, and for one node
-// with a pod that is starting beside the older one.
+// fakeKubectl is a kubectl with gateways on nodes a and b, and the pods of EXTRA. Node b has
+// a second, newer pod.
 const fakeKubectl = `#!/bin/sh
 echo "$*" >> "$KUBECTL_LOG"
 case "$*" in

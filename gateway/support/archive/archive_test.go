@@ -149,7 +149,7 @@ data: {other: SECRET7}
 		}
 	}
 	if _, err := Config([]byte("password: [SECRET")); err == nil || strings.Contains(err.Error(), "SECRET") {
-		t.Errorf("what is not YAML: %v", err)
+		t.Errorf("a text that is not YAML: %v", err)
 	}
 	for name, text := range map[string]string{
 		"private key":             "a\n-----BEGIN RSA PRIVATE KEY-----\nSECRET\n-----END RSA PRIVATE KEY-----\nb",

@@ -11,21 +11,22 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// removed stands for a secret.
+// removed is the text in place of a secret.
 const removed = "(removed)"
 
 var (
-	// secretKey are names of fields whose text may be a secret.
+	// secretKey matches names of fields whose text may be a secret.
 	secretKey = regexp.MustCompile(`(?i)(passw|secret|token|credential|bearer|authorization|private|apikey|` +
 		`^key$|[a-z]key$|^seed$)`)
-	privateKeys = regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`)
-	bearers     = regexp.MustCompile(`(?i)(bearer\s+)[A-Za-z0-9._~+/=-]{8,}`)
-	userInfo    = regexp.MustCompile(`(://[^/\s:@"]*):[^/\s@"]+@`)
-	// jwts are signed tokens, such as those of service accounts (RFC 7519).
+	privateKeys = regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?` +
+		`(-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`)
+	bearers  = regexp.MustCompile(`(?i)(bearer\s+)[A-Za-z0-9._~+/=-]{8,}`)
+	userInfo = regexp.MustCompile(`(://[^/\s:@"]*):[^/\s@"]+@`)
+	// jwts matches signed tokens (RFC 7519), such as service account tokens.
 	jwts = regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`)
 )
 
-// withoutSecrets replaces what looks like a secret in any text.
+// withoutSecrets replaces the text that looks like a secret.
 func withoutSecrets(text []byte) []byte {
 	text = privateKeys.ReplaceAll(text, []byte(removed))
 	text = bearers.ReplaceAll(text, []byte("${1}"+removed))
@@ -91,7 +92,7 @@ func redacted(v any) any {
 	return v
 }
 
-// redactedField returns the value of a field whose name is one of a secret's.
+// redactedField returns the value of a field whose name matches secretKey.
 func redactedField(key string, value any) any {
 	switch value := value.(type) {
 	case map[string]any: // such as passwordSecret: {name: ...}
@@ -124,7 +125,8 @@ func newAddressNames() *addressNames {
 
 // candidates are texts that may contain an address: of IPv6 or of a link (with colons), of IPv4,
 // and of IPv4 in the name of a node (with dashes).
-var candidates = regexp.MustCompile(`[0-9A-Fa-f]*:[0-9A-Fa-f:.]*[0-9A-Fa-f:]|\d{1,3}(?:\.\d{1,3}){3}|\d{1,3}(?:-\d{1,3}){3}`)
+var candidates = regexp.MustCompile(`[0-9A-Fa-f]*:[0-9A-Fa-f:.]*[0-9A-Fa-f:]|` +
+	`\d{1,3}(?:\.\d{1,3}){3}|\d{1,3}(?:-\d{1,3}){3}`)
 
 // longestAddress is the length of an IPv6 address that ends as an IPv4 address does (RFC 4291,
 // section 2.2).
