@@ -80,12 +80,13 @@ release: ## dist/: binaries, image, chart, SBOMs and SHA256SUMS of a version, re
 	rm -rf dist && mkdir dist
 	for arch in amd64 arm64; do $(RELEASE_GO) GOARCH=$$arch $(GO) build $(REBUILD) -trimpath -buildvcs=false \
 		-ldflags '$(LDFLAGS) -X sluice.dev/sluice/serve/status.Commit=$(REVISION)' -o bin/$$arch/ $(IMAGE_OF) || exit 1; done
-	for system in $(PLUGINS); do $(RELEASE_GO) GOOS=$${system%-*} GOARCH=$${system#*-} $(GO) build $(REBUILD) -trimpath \
-		-buildvcs=false -ldflags '$(LDFLAGS)' -o bin/$$system/ ./cmd/kubectl-sluice || exit 1; done
+	for system in $(PLUGINS); do $(RELEASE_GO) GOOS=$${system%-*} GOARCH=$${system#*-} $(GO) build $(REBUILD) \
+		-trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/$$system/ ./cmd/kubectl-sluice || exit 1; done
 	cd deploy/tools && $(GO) run ./image -o ../../dist/sluice-$(VERSION)-image.tar -version $(VERSION) -revision $(REVISION) $(RELEASED)
 	cd deploy/tools && $(GO) run ./release -dir ../../dist -version $(VERSION) -revision $(REVISION) \
 		-time $$(git log -1 --format=%ct) $(RELEASED) \
-		$(foreach system,$(PLUGINS),kubectl:$(system)=../../bin/$(system)/kubectl-sluice$(if $(filter windows%,$(system)),.exe))
+		$(foreach system,$(PLUGINS),\
+			kubectl:$(system)=../../bin/$(system)/kubectl-sluice$(if $(filter windows%,$(system)),.exe))
 
 .PHONY: bench
 bench: ## the quick set of measurements, under 3 minutes (NOTE=remark); `make -C bench help` lists the others

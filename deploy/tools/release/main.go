@@ -89,8 +89,7 @@ func inOrder(tree, version string) error {
 	return errors.Join(errs...)
 }
 
-// plugin is the name of kubectl's plugin, and, as a prefix of an argument, says that a binary is
-// one.
+// plugin is the prefix of arguments that name a plugin for kubectl, and of the archives' names.
 const plugin = "kubectl"
 
 // runPlugins writes an archive of each plugin for kubectl, named by system and processor, and
@@ -110,18 +109,22 @@ func runPlugins(r *release, license []byte, args []string) (rest []string, err e
 		if err != nil {
 			return nil, err
 		}
-		others, err := licenses.Of(r.tree, content)
-		if err != nil {
-			return nil, fmt.Errorf("%s: licences: %w", path, err)
-		}
 		to := filepath.Join(r.dir, plugin+"-"+name+"-"+r.version+"-"+system+".tar.gz")
-		files := []file{{"LICENSE", 0o644, license}, {licenses.FileName, 0o644, others},
-			{filepath.Base(path), 0o755, content}}
-		if err := writeArchive(to, r.time, files); err != nil {
+		if err := r.archive(to, license, path, filepath.Base(path), content); err != nil {
 			return nil, err
 		}
 	}
 	return rest, nil
+}
+
+// archive writes an archive of a binary, which was read from path, and its licences.
+func (r *release) archive(to string, license []byte, path, as string, content []byte) error {
+	others, err := licenses.Of(r.tree, content)
+	if err != nil {
+		return fmt.Errorf("%s: licences: %w", path, err)
+	}
+	files := []file{{"LICENSE", 0o644, license}, {licenses.FileName, 0o644, others}, {as, 0o755, content}}
+	return writeArchive(to, r.time, files)
 }
 
 // run writes the files made from the binaries, given as for the image, and from the image into the
@@ -149,13 +152,8 @@ func run(r release, args []string, out io.Writer) error {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		suffix := "-linux-" + arch
-		others, err := licenses.Of(r.tree, content)
-		if err != nil {
-			return fmt.Errorf("%s: licences: %w", path, err)
-		}
-		files := []file{{"LICENSE", 0o644, license}, {licenses.FileName, 0o644, others}, {name, 0o755, content}}
 		if err := errors.Join(
-			writeArchive(r.path(suffix+".tar.gz"), r.time, files),
+			r.archive(r.path(suffix+".tar.gz"), license, path, name, content),
 			writeBOM(r.path(suffix+".cdx.json"), binaryBOM(&r, a)),
 		); err != nil {
 			return err
