@@ -285,11 +285,10 @@ func (l *lab) forwards() {
 // held is how long a test checks that a route stays.
 const held = 500 * time.Millisecond
 
-// open describes flows to the VIP, each of which sends requests all the time. The timeout is long,
-// because TCP retransmits lost packets.
+// open describes flows to the VIP, each of which sends requests all the time.
 func (l *lab) open(n int, interval time.Duration) topo.FlowLoad {
 	return topo.FlowLoad{Targets: []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(vip4), port)}, Flows: n,
-		Interval: interval, Timeout: machine.Slower(20 * time.Second)}
+		Interval: interval}
 }
 
 // answered waits until each flow has got another answer, and fails if one is broken.

@@ -544,7 +544,7 @@ func TestLayer2Restart(t *testing.T) {
 			other = s.gateways[1]
 		}
 		flows, err := s.client.OpenTCP(s.ctx, topo.FlowLoad{Targets: []netip.AddrPort{netip.AddrPortFrom(vip, port)},
-			Flows: 20, Interval: 20 * time.Millisecond, Timeout: machine.Slower(20 * time.Second)})
+			Flows: 20, Interval: 20 * time.Millisecond})
 		must(t, err)
 		defer flows.Stop()
 		changes, questions := other.metric("owner_changes_total", ""), 0

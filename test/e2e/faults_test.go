@@ -63,7 +63,7 @@ func TestKill(t *testing.T) {
 	}
 	t.Cleanup(func() { own.Close() })
 	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
-		at(vip6, webPort)}, Flows: 1000, Interval: 200 * time.Millisecond, Timeout: flowTimeout})
+		at(vip6, webPort)}, Flows: 1000, Interval: 200 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestChurn(t *testing.T) {
 	}
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 8, Queues: 2}})
 	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
-		at(vip6, webPort)}, Flows: 1000, Interval: 500 * time.Millisecond, Timeout: flowTimeout})
+		at(vip6, webPort)}, Flows: 1000, Interval: 500 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

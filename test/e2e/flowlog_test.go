@@ -139,6 +139,8 @@ func wantLogged(t *testing.T, dir string, all []*topo.Flows) {
 			k := flowKey{[]string{"TCP", "UDP"}[i%2], s.Local, s.Target}
 			b, e := begins[k], ends[k]
 			switch {
+			case s.Broken != nil:
+				t.Errorf("%+v is broken: %v", k, s.Broken)
 			case b.Time.IsZero() || e.Time.IsZero():
 				t.Errorf("%+v: begin %+v, end %+v", k, b, e)
 			case b.Backend != e.Backend || b.SNAT != e.SNAT || b.Service != e.Service || e.Service == "" ||

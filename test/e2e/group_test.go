@@ -199,7 +199,7 @@ func (l *groupLab) inStep() {
 func (l *groupLab) connect(flows int) *topo.Flows {
 	l.t.Helper()
 	load, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Flows: flows, Interval: 50 * time.Millisecond,
-		Timeout: machine.Slower(20 * time.Second), Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}})
+		Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}})
 	l.must(err)
 	return load
 }

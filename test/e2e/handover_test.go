@@ -22,7 +22,7 @@ func TestHandOver(t *testing.T) {
 	const open = 200
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, options: handsOver})
 	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
-		at(vip6, webPort)}, Flows: open, Interval: 100 * time.Millisecond, Timeout: flowTimeout})
+		at(vip6, webPort)}, Flows: open, Interval: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestFlowTableResized(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2},
 		options: "flows: {ipv4: 4096, ipv6: 4096}\n" + handsOver})
 	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
-		at(vip6, webPort)}, Flows: open, Interval: 100 * time.Millisecond, Timeout: flowTimeout})
+		at(vip6, webPort)}, Flows: open, Interval: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func TestJumbo(t *testing.T) {
 			}
 			before := l.checkLaws()
 			flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
-				at(vip6, webPort)}, Flows: 100, Interval: 50 * time.Millisecond, Timeout: flowTimeout})
+				at(vip6, webPort)}, Flows: 100, Interval: 50 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -62,7 +62,7 @@ func TestSCTPAssociations(t *testing.T) {
 	targets := append(sctpTargets,
 		netip.AddrPortFrom(l.Gateway.Addr4(), sctpNodePort), netip.AddrPortFrom(l.Gateway.Addr6(), sctpNodePort))
 	flows, err := l.Clients[0].OpenSCTP(l.ctx, topo.FlowLoad{
-		Targets: targets, Flows: open, Interval: 2 * time.Second, Timeout: machine.Slower(20 * time.Second),
+		Targets: targets, Flows: open, Interval: 2 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestSCTPKill(t *testing.T) {
 	const open, rounds = 100, 3
 	l := newSCTPLab(t, labConfig{small: true, Config: topo.Config{Backends: 4, Queues: 2}})
 	flows, err := l.Clients[0].OpenSCTP(l.ctx, topo.FlowLoad{
-		Targets: sctpTargets, Flows: open, Interval: 2 * time.Second, Timeout: machine.Slower(30 * time.Second),
+		Targets: sctpTargets, Flows: open, Interval: 2 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -249,7 +249,7 @@ func TestNothingGoesRoundWhileConnectionsLast(t *testing.T) {
 	w := openWire(t, client, l.Router.Interfaces[1].MAC)
 	back := watchReturns(t, l.Router)
 	flows, err := client.OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)},
-		Flows: 2, Interval: 100 * time.Millisecond, Timeout: flowTimeout})
+		Flows: 2, Interval: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

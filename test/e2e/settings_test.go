@@ -10,14 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/test/bed/machine"
 	"sluice.dev/sluice/test/bed/topo"
 )
-
-// flowTimeout is how long a connection waits for an answer before it counts as broken. TCP doubles
-// its retransmission timeout (RFC 6298, section 5.5), so after an outage of 4 s the next segment
-// may be 4 s away.
-var flowTimeout = machine.Slower(30 * time.Second)
 
 // toVIPs opens connections to the VIPs of both families.
 func (l *lab) toVIPs(open int) *topo.Flows {
@@ -28,7 +22,7 @@ func (l *lab) toVIPs(open int) *topo.Flows {
 func (l *lab) to(open int, targets ...netip.AddrPort) *topo.Flows {
 	l.t.Helper()
 	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: targets, Flows: open,
-		Interval: 100 * time.Millisecond, Timeout: flowTimeout})
+		Interval: 100 * time.Millisecond})
 	if err != nil {
 		l.t.Fatal(err)
 	}

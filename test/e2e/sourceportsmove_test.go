@@ -58,7 +58,7 @@ func TestSourcePortsMove(t *testing.T) {
 				options: first + handsOver})
 			client := l.Clients[0]
 			flows, err := client.OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
-				at(vip6, webPort)}, Flows: open, Interval: 100 * time.Millisecond, Timeout: flowTimeout})
+				at(vip6, webPort)}, Flows: open, Interval: 100 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -19,7 +19,7 @@ func TestSecondProcessTakesOver(t *testing.T) {
 	const open = 200
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, options: handsOver})
 	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
-		at(vip6, webPort)}, Flows: open, Interval: 100 * time.Millisecond, Timeout: flowTimeout})
+		at(vip6, webPort)}, Flows: open, Interval: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

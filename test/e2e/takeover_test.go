@@ -43,7 +43,7 @@ func TestTakeOver(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, options: handsOver,
 		lasts: 10 * time.Minute})
 	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
-		at(vip6, webPort)}, Flows: open, Interval: 100 * time.Millisecond, Timeout: flowTimeout})
+		at(vip6, webPort)}, Flows: open, Interval: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

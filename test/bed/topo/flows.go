@@ -22,7 +22,7 @@ type FlowLoad struct {
 	Targets  []netip.AddrPort // taken in turn
 	Flows    int
 	Interval time.Duration // between two requests of a flow, 1 s
-	Timeout  time.Duration // of one request, 5 s
+	Timeout  time.Duration // of one request; UDP: 5 s; else connectionTimeout
 	Lifetime time.Duration // after which flows end by themselves, 5 min
 	Payload  int           // UDP: bytes of a request, 64
 }
@@ -30,11 +30,17 @@ type FlowLoad struct {
 // maxFlows bounds the flows of one load.
 const maxFlows = 20_000
 
-func (l *FlowLoad) setDefaults() {
+// connectionTimeout is how long a connection waits for an answer before it counts as broken. TCP
+// doubles its retransmission timeout (RFC 6298, section 5.5), so after an outage of 4 s the next
+// segment may be 4 s away.
+const connectionTimeout = 30 * time.Second
+
+// setDefaults sets what is 0; the timeout of a request to the given one.
+func (l *FlowLoad) setDefaults(timeout time.Duration) {
 	for _, d := range [...]struct {
 		d *time.Duration
 		v time.Duration
-	}{{&l.Interval, time.Second}, {&l.Timeout, machine.Slower(5 * time.Second)},
+	}{{&l.Interval, time.Second}, {&l.Timeout, machine.Slower(timeout)},
 		{&l.Lifetime, machine.Slower(5 * time.Minute)}} {
 		if *d.d == 0 {
 			*d.d = d.v
@@ -80,12 +86,14 @@ type FlowState struct {
 // all are open or have failed. A flow whose connection breaks or that is answered by
 // another backend is broken and stays so.
 func (h *Host) OpenTCP(ctx context.Context, l FlowLoad) (*Flows, error) {
+	l.setDefaults(connectionTimeout)
 	return h.open(ctx, l, dialNet("tcp"), (*Flows).tcp)
 }
 
 // OpenUDP opens the flows from the host, one socket each. A UDP flow may lose
 // datagrams and may be moved to another backend; both are counted.
 func (h *Host) OpenUDP(ctx context.Context, l FlowLoad) (*Flows, error) {
+	l.setDefaults(5 * time.Second)
 	return h.open(ctx, l, dialNet("udp"), (*Flows).udp)
 }
 
@@ -102,7 +110,6 @@ func dialNet(network string) dialFunc {
 }
 
 func (h *Host) open(ctx context.Context, l FlowLoad, dial dialFunc, run flowRun) (*Flows, error) {
-	l.setDefaults()
 	if err := l.check(); err != nil {
 		return nil, fmt.Errorf("%s: flows: %w", h.Name, err)
 	}

@@ -38,6 +38,7 @@ func (h *Host) ServeSCTP(port uint16) (*Server, error) {
 
 // OpenSCTP is OpenTCP with associations.
 func (h *Host) OpenSCTP(ctx context.Context, l FlowLoad) (*Flows, error) {
+	l.setDefaults(connectionTimeout)
 	return h.open(ctx, l, h.dialSCTP, (*Flows).tcp)
 }
 
