@@ -23,7 +23,7 @@ import (
 type Source interface {
 	Services() []status.ServiceView
 	Backends() []status.BackendView
-	Times() status.AllTimesView
+	ServiceTimes() []status.ServiceTimesView
 	Stats() status.StatsView
 	SourcePorts() []status.SourcePortsView
 	Status() status.StatusView
@@ -59,7 +59,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	e := emitter{ch}
 	c.services(e, c.source.Services())
-	c.times(e, c.source.Times().Services)
+	c.times(e, c.source.ServiceTimes())
 	if c.extras.Backends != nil && c.extras.Backends() {
 		c.backends(e, c.source.Backends())
 	}
