@@ -150,22 +150,27 @@ func (v *TimesView) add(o *TimesView, sign uint64) {
 	v.ResetByClient += sign * o.ResetByClient
 }
 
-// histogramOf reads a histogram.
-func histogramOf(h *stats.Histogram) (v HistogramView) {
+// HistogramOf reads histograms, and returns their sum.
+func HistogramOf(list ...*stats.Histogram) (v HistogramView) {
 	micros := func(bucket int) uint64 { return uint64(stats.BucketStart(bucket) / time.Microsecond) }
-	for i := range h.Buckets {
-		n := h.Buckets[i].Load()
+	for i := range stats.HistogramBuckets {
+		n := uint64(0)
+		for _, h := range list {
+			n += h.Buckets[i].Load()
+		}
 		if n == 0 {
 			continue
 		}
 		b := BucketView{FromMicros: micros(i), Count: n}
-		if i+1 < len(h.Buckets) {
+		if i+1 < stats.HistogramBuckets {
 			b.ToMicros = micros(i + 1)
 		}
 		v.Count += n
 		v.Buckets = append(v.Buckets, b)
 	}
-	v.SumMicros = h.Micros.Load()
+	for _, h := range list {
+		v.SumMicros += h.Micros.Load()
+	}
 	v.MedianMicros, v.P99Micros = v.at(0.5), v.at(0.99)
 	return v
 }
@@ -173,7 +178,7 @@ func histogramOf(h *stats.Histogram) (v HistogramView) {
 // timesOf reads the times of a backend.
 func timesOf(b *stats.BackendTimes) TimesView {
 	return TimesView{
-		Handshake: histogramOf(&b.Handshake), Answer: histogramOf(&b.Answer),
+		Handshake: HistogramOf(&b.Handshake), Answer: HistogramOf(&b.Answer),
 		RepeatedSYNs: b.RepeatedSYNs.Load(), RepeatedSYNsAfterAnswer: b.RepeatedAfter.Load(),
 		Refused: b.Refused.Load(), ResetByBackend: b.ResetByBackend.Load(), ResetByClient: b.ResetByClient.Load(),
 	}
