@@ -1,5 +1,10 @@
 package conn
 
+import (
+	"slices"
+	"strings"
+)
+
 // State is a flow's state. Zero is no flow. SCTP uses the states of TCP: its packets have the
 // corresponding flags (header.Packet.TCPFlags).
 type State uint8
@@ -37,6 +42,17 @@ func (s State) String() string {
 		return stateNames[s]
 	}
 	return "INVALID"
+}
+
+// StateNames lists the names of all states of flows in lower case, each once, in the order of a
+// flow's life.
+func StateNames() (names []string) {
+	for _, name := range stateNames[None+1:] {
+		if name = strings.ToLower(name); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // HalfOpen reports whether the client has not acknowledged yet. The cap of half-open flows does not

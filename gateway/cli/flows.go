@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/internal/table"
 	"sluice.dev/sluice/serve/status"
 )
@@ -69,17 +69,8 @@ func (f wordFlag) Set(s string) error {
 // Values of filters: the protocols that are translated, and the names of the table's states.
 var (
 	flowProtocols = []string{"tcp", "udp", "sctp", "icmp", "icmpv6"}
-	flowStates    = knownStates()
+	flowStates    = conn.StateNames()
 )
-
-func knownStates() (names []string) {
-	for st := flowtable.State(1); st < flowtable.NumStates; st++ {
-		if name := strings.ToLower(st.String()); !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
 
 func (s *session) flowsCommand() *cobra.Command {
 	var filter status.FlowFilter
