@@ -12,6 +12,7 @@ import (
 
 	"sluice.dev/sluice/announce/view"
 	"sluice.dev/sluice/gateway/cli/top"
+	"sluice.dev/sluice/gateway/clients"
 	"sluice.dev/sluice/internal/table"
 	"sluice.dev/sluice/serve/status"
 )
@@ -44,7 +45,11 @@ func topScreens(client *status.Client, announcer string, now func() time.Time) [
 			return "Flows", "backend " + address
 		}},
 		{Name: "Clients", Sort: "bytes/s", Open: func(string) top.Feed {
-			return top.NewFeed(clientTable(), now, (&clientFlows{client: client, now: now}).ask)
+			sums := clients.New(client, now)
+			return top.NewFeed(clientTable(), now, func(ctx context.Context) (a top.Answer[clients.Client], err error) {
+				a.Rows, a.Note, err = sums.Ask(ctx)
+				return a, err
+			})
 		}, Enter: func(key string) (string, string) { return "Flows", "client " + key }},
 		{Name: "Drops", Sort: "packets", Open: func(string) top.Feed {
 			return top.NewFeed(sampledTable(dropsOf), now, func(ctx context.Context) (top.Answer[status.DropView],

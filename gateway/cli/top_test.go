@@ -121,51 +121,6 @@ func drawn(m *top.Model, s tcell.SimulationScreen) string {
 	return b.String()
 }
 
-// TestClientsRates: what a client sends is the sum over its flows; a flow that ended takes nothing
-// away, and one that began counts from 0.
-func TestClientsRates(t *testing.T) {
-	g := statustest.New()
-	flows := func(bytes ...uint64) {
-		g.Many(len(bytes))
-		g.EachFlow(func(i int, v *status.FlowView) {
-			v.Client = netip.AddrPortFrom(netip.MustParseAddr("198.51.100.7"), uint16(1000+i))
-			v.Traffic = &status.FlowTraffic{ToBackend: bytes[i] / 100, ToClientBytes: bytes[i]}
-			if bytes[i] == 0 {
-				v.Client, v.Traffic = netip.MustParseAddrPort("203.0.113.9:7"), nil
-			}
-		})
-	}
-	at := time.Unix(1000, 0)
-	c := clientFlows{client: status.NewClient(daemon(t, g)), now: func() time.Time { return at }}
-	for i, step := range []struct {
-		bytes []uint64
-		flows int
-		known bool
-		rate  float64
-	}{
-		{[]uint64{10000, 500}, 2, false, 0},
-		{[]uint64{30000, 500}, 2, true, 10000},
-		{[]uint64{30000, 500, 4000}, 3, true, 2000},
-		{[]uint64{32000}, 1, true, 1000},
-		{[]uint64{200, 0}, 1, true, 100}, // another flow with the same ports
-	} {
-		flows(step.bytes...)
-		at = at.Add(2 * time.Second)
-		a, err := c.ask(t.Context())
-		if err != nil || len(a.Rows) == 0 {
-			t.Fatal(a, err)
-		}
-		r := a.Rows[0]
-		if r.flows != step.flows || r.known != step.known || step.known && r.bytes != step.rate {
-			t.Errorf("step %d: %+v, want %+v", i, r, step)
-		}
-	}
-	g.Many(3)
-	if a, err := c.ask(t.Context()); err != nil || len(a.Rows) != 3 || a.Note == "" || a.Rows[0].known {
-		t.Errorf("flows without counts: %+v, %v", a, err)
-	}
-}
-
 // TestTopNeedsATerminal: what has no terminal, or wants another format, is told what to use.
 func TestTopNeedsATerminal(t *testing.T) {
 	for args, says := range map[string]string{
