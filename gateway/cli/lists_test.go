@@ -51,7 +51,7 @@ func TestListsAreNeverNull(t *testing.T) {
 		"config from-metallb": {pool},
 		"who":                 {"10.0.0.1:1", "--files", flowLog},
 	}
-	printNothing := []string{"run", "probe", "capture", "support", "top", "help", "completion", "node run"}
+	printNothing := []string{"run", "probe", "capture", "support", "top", "ui", "help", "completion", "node run"}
 	var commands []string
 	s := &session{app: &App{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}}
 	for _, c := range s.root().Commands() {

@@ -113,8 +113,8 @@ func (s *session) root() *cobra.Command {
 		s.runCommand(), s.configCommand(),
 		s.servicesCommand(), s.announceCommand(), s.backendsCommand(), s.flowsCommand(), s.explainCommand(),
 		s.captureCommand(), s.whoCommand(), s.drainCommand(), s.undrainCommand(), s.denyCommand(), s.eventsCommand(),
-		s.topCommand(), s.dropsCommand(), s.statsCommand(), s.statusCommand(), s.probeCommand(), s.doctorCommand(),
-		s.supportCommand(), s.cleanupCommand(), s.nodeCommand(), s.versionCommand(),
+		s.topCommand(), s.uiCommand(), s.dropsCommand(), s.statsCommand(), s.statusCommand(), s.probeCommand(),
+		s.doctorCommand(), s.supportCommand(), s.cleanupCommand(), s.nodeCommand(), s.versionCommand(),
 	)
 	suggestNames(root)
 	return root
