@@ -50,7 +50,8 @@ func TestUI(t *testing.T) {
 	}
 }
 
-// TestUIRefusals: an address that others reach is a wrong use, and without a daemon there is no page.
+// TestUIRefusals: an address that others reach is a wrong use, and without a daemon there is no
+// page.
 func TestUIRefusals(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
 	for args, want := range map[string]struct {

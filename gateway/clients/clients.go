@@ -42,8 +42,8 @@ func New(client *status.Client, now func() time.Time) *Sums {
 	return &Sums{client: client, now: now, seed: maphash.MakeSeed()}
 }
 
-// Ask reads all flows. It returns the clients with most bytes or, if these are not known, most flows
-// first, and a note about the list.
+// Ask reads all flows. It returns the clients with most bytes or, if these are not known, most
+// flows first, and a note about the list.
 func (s *Sums) Ask(ctx context.Context) (list []Client, note string, err error) {
 	rows := map[netip.Addr]*Client{}
 	counts := make(map[uint64][2]uint64, len(s.before))

@@ -8,8 +8,8 @@
 // messages.
 //
 // Any local user, and any pod in the host's network, can connect to a port of the loopback, while
-// the status socket has an owner and a mode. So all paths begin with a secret of this process, which
-// only the printed URL has. A request must also name a loopback address as its host, so that a page
+// the status socket has an owner and a mode. So all paths begin with a secret of this process,
+// which only the printed URL has. A request must also name a loopback address as its host, so that a page
 // of another site cannot reach the server by a DNS name of its own (DNS rebinding), and must not
 // come from a page of another origin.
 package ui
@@ -73,8 +73,8 @@ func ParseAddress(text string) (netip.AddrPort, error) {
 		return a, errors.New("write an address and port such as 127.0.0.1:9475 or [::1]:0")
 	}
 	if !a.Addr().Unmap().IsLoopback() {
-		return a, fmt.Errorf("%v is not a loopback address, and the page has neither users nor TLS: listen on 127.0.0.1, "+
-			"and reach it from elsewhere by ssh -L or kubectl port-forward", a.Addr())
+		return a, fmt.Errorf("%v is not a loopback address, and the page has neither users nor TLS: listen on "+
+			"127.0.0.1, and reach it from elsewhere by ssh -L or kubectl port-forward", a.Addr())
 	}
 	return a, nil
 }
@@ -131,7 +131,8 @@ func (s *Server) refuse(r *http.Request) (code int, why string) {
 	case r.Method != http.MethodGet:
 		return http.StatusMethodNotAllowed, "sluice ui only reads: it answers GET alone"
 	case !loopbackHost(r.Host):
-		return http.StatusForbidden, "sluice ui answers under loopback names alone: open it as 127.0.0.1, [::1] or localhost"
+		return http.StatusForbidden, "sluice ui answers under loopback names alone: open it as 127.0.0.1, [::1] or " +
+			"localhost"
 	case site != "" && site != "same-origin" && site != "none", origin != "" && origin != "http://"+r.Host:
 		return http.StatusForbidden, "sluice ui answers no other site: copy its URL into the address bar"
 	}

@@ -277,7 +277,9 @@ func TestReasonsOf(t *testing.T) {
 	}
 	got = reasonsOf("# Page\n| reason | the packet | what to do |\n| --- | --- | --- |\n" +
 		"| `a`, `b` | is `bad` | read [this](page.md#a), `now` |\n| `c` | is late | nothing |\n\n| `d` | of another | x |\n")
-	want := []reasonView{{"a", "is bad", "read this, now"}, {"b", "is bad", "read this, now"}, {"c", "is late", "nothing"}}
+	want := []reasonView{
+		{"a", "is bad", "read this, now"}, {"b", "is bad", "read this, now"}, {"c", "is late", "nothing"},
+	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
