@@ -20,6 +20,7 @@ import (
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/gateway/offline"
 	"sluice.dev/sluice/host/hostlink"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/serve/status"
@@ -171,5 +172,5 @@ type answer struct {
 	group      *status.GroupView  // nil if the gateway is in no group
 	hop        string             // how the next hop is reached; "" if the explanation has it
 	// offline is nil if a gateway answers.
-	offline *offline
+	offline *offline.Gateway
 }

@@ -163,7 +163,7 @@ func (a *answer) step(s decide.Step) status.ExplainStep {
 		}
 	}
 	if a.offline != nil {
-		a.offline.markUnknown(&a.x, &out)
+		a.markUnknown(&out)
 	}
 	return out
 }

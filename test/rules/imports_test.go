@@ -133,8 +133,11 @@ var rules = []rule{
 	{From: "gateway/nodeconfig", Never: []string{"gateway", "flowtable", "control/loop", "host/hostlink"},
 		Why: "what the compiler knows of the node is a function of configuration, addresses and Node object"},
 	{From: "gateway/explain", Never: []string{"gateway", "control/loop"},
-		But: []string{"gateway/boottime", "gateway/steering", "gateway/nodeconfig", "gateway/seed"},
+		But: []string{"gateway/boottime", "gateway/steering", "gateway/nodeconfig", "gateway/offline", "gateway/seed"},
 		Why: "an answer is made of what the caller passes, so that one without a gateway comes from the same code"},
+	{From: "gateway/offline", Never: []string{"gateway", "fastpath/xsk", "control/loop", "control/k8s"},
+		But: []string{"gateway/nodeconfig", "gateway/seed"},
+		Why: "what a gateway would serve follows from files alone"},
 
 	{From: "gateway/group", Never: and(outside, "fastpath", "flowtable", "xdpprog", "golang.org/x", "k8s.io",
 		"github.com"), But: []string{"flowtable/conn"},
