@@ -13,13 +13,14 @@ import (
 	"sluice.dev/sluice/gateway/explain"
 	"sluice.dev/sluice/gateway/nodetunnel"
 	"sluice.dev/sluice/gateway/reload"
+	"sluice.dev/sluice/gateway/simulate"
 	"sluice.dev/sluice/host/nic/devices"
 	"sluice.dev/sluice/internal/logs"
 )
 
 func main() {
 	app := cli.App{Run: daemon.Run, Reload: reload.Daemon, StartError: devices.StartError, Explain: explain.Offline,
-		Cleanup: cleanup.Run,
+		Simulate: simulate.Run, Cleanup: cleanup.Run,
 		Node: cli.NodeCommands{Apply: nodetunnel.Apply, Run: nodetunnel.Run, Check: nodetunnel.Check,
 			Remove: nodetunnel.Remove},
 		Out: os.Stdout, Err: logs.Stderr}

@@ -34,15 +34,39 @@ type file struct {
 	outward pcapgo.NgEpbFlags
 }
 
+// The descriptions of interfaces, followed by the name of the gateway's interface.
+const (
+	cameInBy    = "packets that came in by "
+	leftBy      = "packets that left by "
+	wereDropped = "packets that the gateway dropped"
+)
+
+// PointOf returns the point at which a capture records the packets of one of its interfaces; ok is
+// false for an interface of another program's capture.
+func PointOf(i *pcapgo.NgInterface) (p capture.Point, ok bool) {
+	switch {
+	case strings.HasPrefix(i.Description, cameInBy):
+		return capture.In, true
+	case strings.HasPrefix(i.Description, leftBy):
+		return capture.Out, true
+	}
+	return capture.Dropped, i.Description == wereDropped
+}
+
+// IsGenerated reports whether a comment of a capture says that the gateway made the packet.
+func IsGenerated(comment string) bool {
+	return strings.HasPrefix(comment, verdictWord+verdicts[capture.Generated]+" ")
+}
+
 func newFile(out io.Writer, names []string, version string, snap int) (*file, error) {
 	f := &file{began: time.Now(), dropped: 2 * len(names)}
 	f.inbound.Direction, f.outward.Direction = pcapgo.NgEpbFlagDirectionInbound, pcapgo.NgEpbFlagDirectionOutbound
 	var list []pcapgo.NgInterface
 	for _, name := range names {
-		list = append(list, pcapgo.NgInterface{Name: name + " in", Description: "packets that came in by " + name},
-			pcapgo.NgInterface{Name: name + " out", Description: "packets that left by " + name})
+		list = append(list, pcapgo.NgInterface{Name: name + " in", Description: cameInBy + name},
+			pcapgo.NgInterface{Name: name + " out", Description: leftBy + name})
 	}
-	list = append(list, pcapgo.NgInterface{Name: "dropped", Description: "packets that the gateway dropped"})
+	list = append(list, pcapgo.NgInterface{Name: "dropped", Description: wereDropped})
 	for i := range list {
 		list[i].LinkType, list[i].TimestampResolution, list[i].OS = layers.LinkTypeEthernet, 9, runtime.GOOS
 		list[i].SnapLength = uint32(snap)
@@ -84,11 +108,13 @@ var verdicts = map[capture.Verdict]string{
 	capture.Forwarded: "forward", capture.ToKernel: "kernel", capture.Drop: "drop", capture.Generated: "generated",
 }
 
+const verdictWord = "verdict="
+
 // describe returns a packet's comment: words of the form key=value.
 func (f *file) describe(worker int, r *capture.Record, s *services.Snapshot) string {
 	c := &f.comment
 	c.Reset()
-	c.WriteString("verdict=" + verdicts[r.Verdict])
+	c.WriteString(verdictWord + verdicts[r.Verdict])
 	if r.Verdict == capture.Drop {
 		c.WriteString(" reason=" + r.Reason.String())
 	}

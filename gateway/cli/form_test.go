@@ -30,6 +30,7 @@ func TestOutputHasARevision(t *testing.T) {
 		{"drops", status.DropsView{}},
 		{"events", []status.EventView{}},
 		{"explain", status.ExplainView{}},
+		{"simulate", status.SimulateView{}},
 		{"stats", status.StatsView{}},
 		{"status", status.StatusView{}},
 		{"doctor", []doctor.Finding{}},

@@ -15,6 +15,7 @@ import (
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/gateway/doctor"
 	"sluice.dev/sluice/gateway/nodetunnel"
+	"sluice.dev/sluice/gateway/simulate"
 	"sluice.dev/sluice/nat/vxlan"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/serve/status/statustest"
@@ -50,6 +51,7 @@ func TestListsAreNeverNull(t *testing.T) {
 		"config check": {file}, "config defaults": {}, "config from-kube-proxy": {proxy},
 		"config from-metallb": {pool},
 		"who":                 {"10.0.0.1:1", "--files", flowLog},
+		"simulate":            {"--capture", today(t), "--manifests", simulated + "/old"},
 	}
 	printNothing := []string{"run", "probe", "capture", "support", "top", "ui", "help", "completion", "node run"}
 	var commands []string
@@ -76,7 +78,7 @@ func TestListsAreNeverNull(t *testing.T) {
 		}
 		g.StatusView, g.StatsView = status.StatusView{PID: os.Getpid()}, status.StatsView{}
 		var out, errs bytes.Buffer
-		app := App{Out: &out, Err: &errs, Explain: explainOffline,
+		app := App{Out: &out, Err: &errs, Explain: explainOffline, Simulate: simulate.Run,
 			StartError: func(*config.Configuration) error { return nil },
 			Run:        func(context.Context, string, bool) error { return nil },
 			Cleanup:    func(*config.Configuration) ([]string, error) { return nil, nil },

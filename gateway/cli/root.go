@@ -2,7 +2,7 @@
 // it. Commands parse flags, call serve/status, config or doctor, and print; they have no other
 // logic.
 //
-// Exit codes: 0 success, 1 failure, 2 wrong usage.
+// Exit codes: 0 success, 1 failure, 2 wrong usage, 3 a simulation with findings.
 package cli
 
 import (
@@ -24,6 +24,7 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
+	exitGate    = 3
 )
 
 // App has the functions and outputs that the commands use.
@@ -38,6 +39,8 @@ type App struct {
 	StartError func(*config.Configuration) error
 	// Explain explains a packet without a daemon.
 	Explain ExplainOffline
+	// Simulate runs captured packets through a configuration without a daemon.
+	Simulate Simulate
 	// Cleanup removes a process's state from this node. It returns the names of the removed parts,
 	// even with an error.
 	Cleanup func(*config.Configuration) (removed []string, err error)
@@ -67,6 +70,10 @@ func (a *App) Main(ctx context.Context, args []string) int {
 	if !s.started || errors.As(err, &usage) {
 		fmt.Fprintln(a.Err, "Run `sluice help` for a list of commands, or `sluice COMMAND --help` for one command.")
 		return exitUsage
+	}
+	var gate gateError
+	if errors.As(err, &gate) {
+		return exitGate
 	}
 	return exitFailure
 }
@@ -112,9 +119,10 @@ func (s *session) root() *cobra.Command {
 	root.AddCommand(
 		s.runCommand(), s.configCommand(),
 		s.servicesCommand(), s.announceCommand(), s.backendsCommand(), s.flowsCommand(), s.explainCommand(),
-		s.captureCommand(), s.whoCommand(), s.drainCommand(), s.undrainCommand(), s.denyCommand(), s.eventsCommand(),
-		s.topCommand(), s.uiCommand(), s.dropsCommand(), s.statsCommand(), s.statusCommand(), s.probeCommand(),
-		s.doctorCommand(), s.supportCommand(), s.cleanupCommand(), s.nodeCommand(), s.versionCommand(),
+		s.captureCommand(), s.simulateCommand(), s.whoCommand(), s.drainCommand(), s.undrainCommand(),
+		s.denyCommand(), s.eventsCommand(), s.topCommand(), s.uiCommand(), s.dropsCommand(), s.statsCommand(),
+		s.statusCommand(), s.probeCommand(), s.doctorCommand(), s.supportCommand(), s.cleanupCommand(), s.nodeCommand(),
+		s.versionCommand(),
 	)
 	suggestNames(root)
 	return root

@@ -25,7 +25,7 @@ func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
 		resize = flowtable.ResizeForce
 	}
 	began := time.Now()
-	file, err := flowtable.OpenFile(tablePath(c), tableConfig(c),
+	file, err := flowtable.OpenFile(tablePath(c), TableConfig(c),
 		flowtable.Time(boottime.Nanos()), resize)
 	if err != nil {
 		return nil, err
@@ -50,19 +50,20 @@ func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
 // Take maps the flow table that another process uses and has handed to this one
 // (flowtable.TakeFile).
 func Take(c *config.Configuration, file *os.File) (*flowtable.File, error) {
-	return flowtable.TakeFile(file, tablePath(c), tableConfig(c))
+	return flowtable.TakeFile(file, tablePath(c), TableConfig(c))
 }
 
 func tablePath(c *config.Configuration) string { return filepath.Join(c.StateDir, "flows") }
 
 // Layout describes the memory layout of the flow table of a configuration (flowtable.Layout).
-func Layout(c *config.Configuration) string { return flowtable.Layout(tableConfig(c)) }
+func Layout(c *config.Configuration) string { return flowtable.Layout(TableConfig(c)) }
 
 // halfOpenPart bounds the part of the table that half-open flows may use: one in eight, so that a
 // flood of SYNs leaves room for other flows.
 const halfOpenPart = 8
 
-func tableConfig(c *config.Configuration) flowtable.Config {
+// TableConfig returns the sizes and timeouts of a configuration.
+func TableConfig(c *config.Configuration) flowtable.Config {
 	return flowtable.Config{
 		IPv4Flows: uint32(c.Flows.IPv4), IPv6Flows: uint32(c.Flows.IPv6), Timeouts: timeouts(c),
 		HalfOpen:     max(1, uint32(c.Flows.IPv4+c.Flows.IPv6)/halfOpenPart),

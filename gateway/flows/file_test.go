@@ -36,7 +36,7 @@ func TestTableConfig(t *testing.T) {
 				t.Fatal(err)
 			}
 			tt.want.LimitSources = 1 << 16
-			if got := tableConfig(c); got != tt.want {
+			if got := TableConfig(c); got != tt.want {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})

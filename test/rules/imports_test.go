@@ -138,6 +138,10 @@ var rules = []rule{
 	{From: "gateway/offline", Never: []string{"gateway", "fastpath/xsk", "control/loop", "control/k8s"},
 		But: []string{"gateway/nodeconfig", "gateway/seed"},
 		Why: "what a gateway would serve follows from files alone"},
+	{From: "gateway/simulate", Never: []string{"gateway", "control/loop", "control/k8s"},
+		But: []string{"gateway/captures", "gateway/boottime", "gateway/flows", "gateway/group", "gateway/nodeconfig",
+			"gateway/offline", "gateway/seed"},
+		Why: "a simulation needs a worker, files and no host: no socket, no device, no kernel program"},
 
 	{From: "gateway/group", Never: and(outside, "fastpath", "flowtable", "xdpprog", "golang.org/x", "k8s.io",
 		"github.com"), But: []string{"flowtable/conn"},
