@@ -25,16 +25,16 @@ func (s *session) simulateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "simulate --capture FILE --manifests DIR",
 		Short: "Run captured packets through a configuration that is not in force",
-		Long: "simulate runs the packets of a capture through the workers' own code, with the Services of a directory of\n" +
-			"manifests, and prints what is forwarded, what is dropped and why, the share of each backend, the source\n" +
-			"ports in use, and packets that exceed the MTU. It needs neither a gateway nor root, and changes nothing.\n\n" +
-			"FILE is pcap or pcapng of Ethernet, of `sluice capture -w` or tcpdump -w, or - for standard input. Packets\n" +
-			"to frontends are simulated, and answers of backends to their clients. Connections that were open when the\n" +
-			"capture began are left out. --against compares with the configuration in force: which flows would go to\n" +
-			"another backend, which would no longer be forwarded, and which would be forwarded only then.\n\n" +
-			"Exit codes: 0 if every flow is forwarded, no source ports run out and no packet exceeds the MTU, or with\n" +
-			"--against if nothing gets worse than there; 3 if not, with the reasons on standard error; 1 if a file\n" +
-			"cannot be read, no packet is for a frontend, or a manifest has an error; 2 for wrong usage.",
+		Long: "simulate runs the packets of a capture through the workers' own code, with the Services of a\n" +
+			"directory of manifests. It prints verdicts and drop reasons, the share of each backend, the source\n" +
+			"ports in use, and packets that exceed the MTU. It needs no gateway and no root, and changes nothing.\n\n" +
+			"FILE is pcap or pcapng of Ethernet, of `sluice capture -w` or tcpdump -w, or - for standard input.\n" +
+			"Packets to frontends are simulated, and answers of backends to their clients. Connections that were\n" +
+			"open when the capture began are left out. --against compares with the configuration in force: flows\n" +
+			"that go to another backend, that are no longer forwarded, and that are newly forwarded.\n\n" +
+			"Exit codes: 0 if every flow is forwarded, no source ports run out and no packet exceeds the MTU, or\n" +
+			"with --against if nothing gets worse than there; 3 if not, with the reasons on standard error; 1 if a\n" +
+			"file cannot be read, no packet is for a frontend, or a manifest has an error; 2 for wrong usage.",
 		Example: "  sluice capture -w today.pcapng --duration 10m\n" +
 			"  sluice simulate --capture today.pcapng --manifests ./new\n" +
 			"  sluice simulate --capture today.pcapng --manifests ./new --against ./manifests --config gateway.yaml\n" +
@@ -81,8 +81,8 @@ func (s *session) simulateRows(r *rows, v *status.SimulateView) {
 		r.row("left out", fmt.Sprintf("%s of %s that were open when the capture began",
 			plural(int(c.Earlier), "packet"), plural(int(v.Flows.Earlier), "flow")))
 	}
-	r.row("MTU", fmt.Sprintf("%d: %d packets too big, %d fragmented; the largest has %d bytes", v.MTU.Bytes, v.MTU.TooBig,
-		v.MTU.Fragmented, v.MTU.Largest))
+	r.row("MTU", fmt.Sprintf("%d: %d packets too big, %d fragmented; the largest has %d bytes", v.MTU.Bytes,
+		v.MTU.TooBig, v.MTU.Fragmented, v.MTU.Largest))
 	if len(v.Drops) > 0 {
 		section(r)
 		printTable(s, r, simulateDrops, v.Drops, table.Form{})

@@ -1,11 +1,11 @@
-// Package offline compiles what a gateway would serve from manifests and a configuration, without a
-// gateway:
+// Package offline compiles manifests and a configuration to the snapshot that a gateway would
+// publish, without a gateway:
 //
 //	configuration ─┐
 //	manifests ─────┴─► tracker ─► compiler ─► services.Snapshot
 //
-// It uses the daemon's own source and compiler. It answers for a gateway that has just started. Of
-// the node's addresses it knows those in the Node object, if the manifests have it.
+// It uses the daemon's own source and compiler. It answers for a gateway that has just started. It
+// knows only the node's addresses that are in a Node object of the manifests.
 package offline
 
 import (
@@ -43,13 +43,13 @@ type Input struct {
 	Node      string // name of the node; "": the configuration's
 }
 
-// Gateway is what a gateway would serve.
+// Gateway is the result of Load.
 type Gateway struct {
 	Config   *config.Configuration
 	Compiler *compiler.Compiler
 	Snapshot *services.Snapshot
 	Problems []status.ProblemView // of all objects
-	Unread   []status.ProblemView // those about manifests that cannot be read, which are left out
+	Unread   []status.ProblemView // about manifests that cannot be read, which are left out
 	// Sources: by family, the configuration names the source address of packets.
 	Sources [2]bool
 	// NoSeed is why the gateway's seed is unknown; nil if it is known.

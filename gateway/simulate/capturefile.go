@@ -38,7 +38,7 @@ type captureFile struct {
 	ng    *pcapgo.NgReader // nil: plain has the packets
 	plain *pcapgo.Reader
 	links map[layers.LinkType]bool // other than Ethernet
-	// read counts packets, and ethernet those that are Ethernet frames.
+	// read counts all packets, ethernet the Ethernet frames.
 	read, ethernet uint64
 	cut            bool // the file ends within a packet
 	dropsOnly      bool // all packets were recorded by `sluice capture` where they were dropped
@@ -114,7 +114,7 @@ func (f *captureFile) next() (captured, error) {
 	switch {
 	case errors.Is(err, io.EOF):
 		return p, io.EOF
-	case errors.Is(err, io.ErrUnexpectedEOF): // whoever wrote the file was killed
+	case errors.Is(err, io.ErrUnexpectedEOF): // the writer was killed
 		f.cut = true
 		return p, io.EOF
 	case err != nil:

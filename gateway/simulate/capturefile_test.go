@@ -208,16 +208,6 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// small returns the gateway of the tests' manifests.
-func small(t testing.TB) *offline.Gateway {
-	t.Helper()
-	o, err := offline.Load(t.Context(), offline.Input{Config: "testdata/gateway.yaml", Manifests: "testdata/old"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return o
-}
-
 // shared is a gateway for many captures: making its tables takes longer than a small capture.
 type shared struct{ g *gateway }
 

@@ -11,7 +11,7 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// flowKey is a flow: what a client sends from one socket to one frontend in the whole capture. A
+// flowKey is a flow: all packets of a client from one socket to one frontend in the capture. A
 // flow of the table ends earlier, if the client opens a connection again.
 type flowKey struct {
 	client, frontend flowtable.Socket
@@ -35,7 +35,7 @@ type flow struct {
 	of     [2]result
 }
 
-// result is what a gateway did with a flow. The first backend and the first reason count.
+// result is a gateway's result for a flow: its first backend, and the reason of its first drop.
 type result struct {
 	backend int32 // number in accounts.backends, plus 1; 0: no packet was forwarded
 	reason  cause // of the first drop

@@ -30,8 +30,8 @@ const (
 	recordBytes = 1 << 18
 	// events is the size of the flow table's log: a step ends less than 100 flows.
 	events = 4096
-	// The limits of held packets and the wait for fragments are those of a gateway (package
-	// workers), which differ only if next hops are not known.
+	// These values are also in package workers. Nothing is held here but fragments, as the next hop
+	// is known.
 	heldPackets, heldPerHop = 512, 128
 	fragmentWait            = time.Second
 	ownTTL                  = 64

@@ -5,8 +5,8 @@ import "sluice.dev/sluice/fastpath"
 // headroom is the offset of a packet in its frame, as with AF_XDP (XDP_PACKET_HEADROOM).
 const headroom = 256
 
-// link is the only link of a simulated worker. It carries one received packet, and forgets what is
-// transmitted: its frames return to the pool at the end of the step.
+// link is the only link of a simulated worker. It carries one received packet. The frames
+// of transmitted packets return to the pool at the end of the step.
 type link struct {
 	fastpath.NoLink // it never waits, and has no rings
 

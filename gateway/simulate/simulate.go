@@ -1,5 +1,5 @@
-// Package simulate answers what a gateway would have done with the packets of a capture. It runs
-// them through a worker (fastpath.Worker), with the snapshot that the compiler makes of manifests
+// Package simulate predicts the verdicts of a gateway about the packets of a capture. It runs them
+// through a worker (fastpath.Worker), with the snapshot that the compiler makes of manifests
 // and a configuration, and with the capture's time as the clock:
 //
 //	capture ──► select ──► worker ──► verdicts, flows ──┬─► status.SimulateView
@@ -59,7 +59,7 @@ func Run(ctx context.Context, q *status.SimulateQuery) (v status.SimulateView, e
 	return s.view(q), nil
 }
 
-// inputs returns the files of the gateway, and those of the gateway to compare it with.
+// inputs returns the files of the gateway, and the files of the gateway that it is compared with.
 func inputs(q *status.SimulateQuery) []offline.Input {
 	in := offline.Input{Config: q.Config, Manifests: q.Manifests, Node: q.Node}
 	if q.Against == "" {
@@ -141,8 +141,8 @@ func (s *simulation) use(g *gateway) {
 // mostUnread bounds the list of manifests in an error.
 const mostUnread = 16
 
-// unreadError lists the manifests that cannot be read: a simulation without them would be of another
-// gateway.
+// unreadError lists the manifests that cannot be read: without them the simulated gateway would be
+// another one.
 func unreadError(dir string, list []status.ProblemView) error {
 	var lines []string
 	for i := range list[:min(mostUnread, len(list))] {
@@ -300,8 +300,8 @@ func (s *simulation) check(q *status.SimulateQuery) error {
 			types = append(types, fmt.Sprint(uint16(t)))
 		}
 		slices.Sort(types)
-		return fmt.Errorf("capture: %s has packets of link type %s, and only Ethernet (1) can be simulated: capture on "+
-			"one interface (tcpdump -i eth0), not on all of them (-i any)", s.file.name, strings.Join(types, ", "))
+		return fmt.Errorf("capture: %s has packets of link type %s, and only Ethernet (1) can be simulated: capture "+
+			"on one interface (tcpdump -i eth0), not on all of them (-i any)", s.file.name, strings.Join(types, ", "))
 	case c.Earlier > 0:
 		return fmt.Errorf("capture: %s has only packets of connections that were open when it began, which cannot be "+
 			"simulated: capture for longer than a connection lasts", s.file.name)
@@ -309,6 +309,6 @@ func (s *simulation) check(q *status.SimulateQuery) error {
 		return fmt.Errorf("capture: %s has only packets where they were dropped: capture without --drop", s.file.name)
 	}
 	return fmt.Errorf("capture: none of the %d packets of %s is for a frontend of %s: capture where clients' packets "+
-		"reach the gateway, and take manifests with the addresses in status.loadBalancer or spec.externalIPs", c.Packets,
-		s.file.name, dir)
+		"reach the gateway, and take manifests with the addresses in status.loadBalancer or spec.externalIPs",
+		c.Packets, s.file.name, dir)
 }

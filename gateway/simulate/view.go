@@ -210,11 +210,12 @@ func (a *accounts) expected(s *services.Snapshot) map[backendKey]float64 {
 	return list
 }
 
-// findings returns what a gate is for. Compared with another gateway, only its differences count.
+// findings returns the reasons for a pipeline to stop. Compared with another gateway, only
+// differences count.
 func (s *simulation) findings(v *status.SimulateView) (list []string) {
-	add := func(n uint64, what string) {
+	add := func(n uint64, name string) {
 		if n > 0 {
-			list = append(list, fmt.Sprintf("%s: %d", what, n))
+			list = append(list, fmt.Sprintf("%s: %d", name, n))
 		}
 	}
 	const exhausted = cause(reason.SNATPortsExhausted)
@@ -237,7 +238,7 @@ func (s *simulation) findings(v *status.SimulateView) (list []string) {
 // more returns how much greater a is than b.
 func more(a, b uint64) uint64 { return a - min(a, b) }
 
-// notes returns what the reader must know about the capture and the simulation.
+// notes returns the shortcomings of the capture and of the simulation.
 func (s *simulation) notes(v *status.SimulateView) (list []string) {
 	add := func(is bool, text string) {
 		if is {

@@ -11,8 +11,8 @@ type SimulateQuery struct {
 	Manifests string // directory
 	Config    string // file of the configuration; "": the default values
 	Node      string // name of the node; "": the configuration's
-	// Against is what the result is compared with: a directory of manifests, or a configuration
-	// file; "": nothing.
+	// Against is the other side of a comparison: a directory of manifests, or a configuration file;
+	// "": none.
 	Against string
 	MTU     int // of all links, in bytes
 }
@@ -20,7 +20,7 @@ type SimulateQuery struct {
 // DefaultSimulateMTU is the MTU of Ethernet, in bytes.
 const DefaultSimulateMTU = 1500
 
-// SimulateView is what a gateway would have done with the packets of a capture.
+// SimulateView has the verdicts about the packets of a capture.
 type SimulateView struct {
 	Capture SimulateCapture `json:"capture"`
 	// Packets and Flows count what clients sent. A flow is dropped if no packet of it was
@@ -32,7 +32,7 @@ type SimulateView struct {
 	MTU      SimulateMTU       `json:"mtu"`
 	// Against is the comparison; nil without one.
 	Against *SimulateComparison `json:"against,omitempty"`
-	// Findings are the reasons for an exit code other than 0, Notes are about the simulation itself.
+	// Findings are the reasons for an exit code other than 0. Notes are about the simulation.
 	Findings []string `json:"findings"`
 	Notes    []string `json:"notes"`
 	// Problems are refused objects of the manifests.
@@ -44,7 +44,7 @@ type SimulateCapture struct {
 	File  string    `json:"file"`
 	First time.Time `json:"first"` // time of the first packet
 	Last  time.Time `json:"last"`
-	// Packets = Clients + Replies + Earlier + Unusable + Others. Clients and Replies were simulated.
+	// Packets = Clients + Replies + Earlier + Unusable + Others. Clients and Replies are simulated.
 	Packets uint64 `json:"packets"`
 	Clients uint64 `json:"clients"`
 	Replies uint64 `json:"replies"` // of backends, to flows of the simulation
@@ -108,8 +108,8 @@ type SimulateMTU struct {
 // SimulateComparison has the differences between the simulated gateway and the one of Path.
 type SimulateComparison struct {
 	Path string `json:"path"`
-	// Moved: flows that go to another backend. Lost: flows that only the other one forwards. Gained:
-	// flows that the other one does not forward. Same: all other flows.
+	// Moved: flows that go to another backend. Lost: flows that only the other one forwards.
+	// Gained: flows that the other one does not forward. Same: all other flows.
 	Moved  SimulateChange `json:"moved"`
 	Lost   SimulateChange `json:"lost"`
 	Gained SimulateChange `json:"gained"`
