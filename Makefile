@@ -93,8 +93,8 @@ bench: ## the quick set of measurements, under 3 minutes (NOTE=remark); `make -C
 	@$(MAKE) --no-print-directory -C bench quick
 
 .PHONY: generate
-generate: ## rebuild the BPF object and its Go (needs clang, llvm and libbpf-dev)
-	$(GO) generate ./xdpprog ./test/bed/stateless ./bench/tail ./bench/xdpnat
+generate: ## rebuild the BPF object and its Go (needs clang, llvm and libbpf-dev), and the configuration's schema
+	$(GO) generate ./config ./xdpprog ./test/bed/stateless ./bench/tail ./bench/xdpnat
 
 .PHONY: lint
 lint: ## formatting, columns, vet, linters, spelling

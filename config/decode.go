@@ -182,9 +182,7 @@ func (d *decoder) sequence(path string, n *yaml.Node, v reflect.Value) {
 	list := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
 	for i, child := range n.Content {
 		element := list.Index(i)
-		if e, ok := element.Addr().Interface().(interface{ setDefaults() }); ok {
-			e.setDefaults()
-		}
+		setDefaults(element)
 		at := fmt.Sprintf("%s[%d]", path, i)
 		if child.Kind == yaml.ScalarNode && child.Tag == "!!null" {
 			d.fail(at, child.Line, "is empty, fill it in or remove it")

@@ -55,6 +55,9 @@ func judge(t *testing.T, data []byte) {
 	if err != nil {
 		t.Fatalf("does not print: %v", err)
 	}
+	if err := refusal(t, printed); err != nil {
+		t.Fatalf("the schema refuses an accepted file: %v\n%s", err, printed)
+	}
 	again, err := Parse(printed)
 	if err != nil {
 		t.Fatalf("its own print is refused: %v\n%s", err, printed)

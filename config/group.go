@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -67,6 +66,9 @@ const MaxGroupMembers = 8
 const sourcesPerFamily = 2
 
 func (k *check) group(c *Configuration, g *Group) {
+	k.between("group.port", g.Port, 1, 1<<16-1)
+	k.absolute("group.stateDir", g.StateDir, false)
+	k.rule("group.members", func(s *schema) { s.MaxItems = MaxGroupMembers })
 	switch {
 	case !g.Enabled():
 		if g.TLS != (GroupTLS{}) {
@@ -84,11 +86,9 @@ func (k *check) group(c *Configuration, g *Group) {
 	}
 	for _, f := range []struct{ path, value string }{
 		{"group.tls.certFile", g.TLS.CertFile}, {"group.tls.keyFile", g.TLS.KeyFile},
-		{"group.tls.caFile", g.TLS.CAFile}, {"group.stateDir", g.StateDir},
+		{"group.tls.caFile", g.TLS.CAFile},
 	} {
-		if !filepath.IsAbs(f.value) {
-			k.fail(f.path, "is %q, write an absolute path", f.value)
-		}
+		k.absolute(f.path, f.value, false)
 	}
 	if g.StateDir == c.StateDir {
 		k.fail("group.stateDir", "is %s like stateDir, which the loss of memory empties: choose a directory on a disk",
@@ -110,7 +110,6 @@ func (k *check) groupNodes(c *Configuration, g *Group) {
 		k.fail("group.nodes", "needs Nodes of an API server: set kubernetes.enabled, or list the gateways in "+
 			"group.members")
 	}
-	k.between("group.port", g.Port, 1, 1<<16-1)
 	k.groupPort(c, "group.port", uint16(g.Port))
 }
 
@@ -152,6 +151,9 @@ func (m *GroupMember) Families() string { return familiesOf(m.Sources) }
 func (k *check) groupNames(c *Configuration, g *Group) {
 	for i, m := range g.Members {
 		at := fmt.Sprintf("group.members[%d]", i)
+		k.required(at + ".name")
+		k.required(at + ".address")
+		k.required(at + ".sources")
 		if len(validation.IsDNS1123Subdomain(m.Name)) > 0 {
 			k.fail(at+".name", "is %q, write the node's name, which its certificate has as a DNS name", m.Name)
 		} else if first, _ := g.Find(m.Name); first < i {

@@ -22,6 +22,7 @@ func sampleGroup() *Group {
 			member("gw-c", "192.0.2.3:9473", "198.51.100.5", "198.51.100.6", "2001:db8:f::5", "2001:db8:f::6"),
 		},
 		TLS:      GroupTLS{CertFile: "/etc/tls.crt", KeyFile: "/etc/tls.key", CAFile: "/etc/ca.crt"},
+		Port:     9473,
 		StateDir: "/var/lib/sluice",
 	}
 }
@@ -72,7 +73,7 @@ func TestGroup(t *testing.T) {
 		want   string // "": valid
 	}{
 		{"valid", func(*Configuration, *Group) {}, ""},
-		{"none", func(_ *Configuration, g *Group) { *g = Group{StateDir: "/var/lib/sluice"} }, ""},
+		{"none", func(_ *Configuration, g *Group) { *g = Group{Port: 9473, StateDir: "/var/lib/sluice"} }, ""},
 		{"one family", func(_ *Configuration, g *Group) {
 			for i := range g.Members {
 				g.Members[i].Sources = g.Members[i].Sources[2:]

@@ -60,6 +60,9 @@ func (k *check) addressPools(c *Configuration) {
 		p := &c.AddressPools[i]
 		path := fmt.Sprintf("addressPools[%d]", i)
 		problems := len(k.errs)
+		k.required(path + ".name")
+		k.required(path + ".addresses")
+		k.rule(path+".serviceAllocation.priority", func(s *schema) { s.Minimum = new(int) })
 		if p.Name == "" {
 			k.fail(path+".name", "is missing, Services select a pool by its name")
 		}
@@ -67,8 +70,10 @@ func (k *check) addressPools(c *Configuration) {
 			k.fail(path+".addresses", "is empty, list prefixes such as 192.0.2.0/24 or ranges")
 		}
 		for j, text := range p.Addresses {
+			at := fmt.Sprintf("%s.addresses[%d]", path, j)
+			k.pattern(at, `^[0-9A-Fa-f:.\s]+(/[0-9]+\s*|-[0-9A-Fa-f:.\s]+)$`)
 			if err := pools.CheckAddresses(text); err != nil {
-				k.fail(fmt.Sprintf("%s.addresses[%d]", path, j), "%v", err)
+				k.fail(at, "%v", err)
 			}
 		}
 		if n := p.ServiceAllocation.Priority; n < 0 {

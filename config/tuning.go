@@ -72,16 +72,23 @@ const minRingSize, maxRingSize = 64, 1 << 15
 
 func (k *check) tuning(c *Configuration) {
 	t := &c.Tuning
+	k.rule("tuning.ringSize", func(s *schema) {
+		for n := minRingSize; n <= maxRingSize; n *= 2 {
+			s.Enum = append(s.Enum, n)
+		}
+	})
 	if n := t.RingSize; n < minRingSize || n > maxRingSize || n&(n-1) != 0 {
 		k.fail("tuning.ringSize", "is %d, choose a power of two from %d to %d", n, minRingSize, maxRingSize)
 	}
+	k.rule("tuning.frameSize", func(s *schema) { // 2048 and its multiple 4096
+		low, high := 2048, 4096
+		s.Pattern, s.Minimum, s.Maximum, s.MultipleOf = "^(auto|2048|4096)$", &low, &high, low
+	})
 	if s := t.FrameSize; s != AutoFrameSize && s != 2048 && s != 4096 {
 		k.fail("tuning.frameSize", "is %d, the kernel accepts frames of 2048 or 4096 bytes; auto chooses by interfaces",
 			s)
 	}
-	if p := t.Precedence; p != PrecedenceAuto && p != PrecedenceNone {
-		k.fail("tuning.precedence", "is %q, choose auto or none", p)
-	}
+	oneOf(k, "tuning.precedence", t.Precedence, PrecedenceAuto, PrecedenceNone)
 	k.between("tuning.affinityClients", t.AffinityClients, 1024, 1<<26)
 	k.between("tuning.limitSources", t.LimitSources, 1024, 1<<26)
 	k.between("tuning.fragments", t.Fragments, 0, 1<<20)

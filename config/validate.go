@@ -22,6 +22,9 @@ import (
 type check struct {
 	errs    Errors
 	refused map[string]bool // fields that the decoder has reported
+
+	// rules has for each path what the checks tell its schema; nil: they tell nothing (rule).
+	rules map[string][]func(*schema)
 }
 
 // Validate checks a configuration that did not come from a file. Load and Parse apply the same
@@ -51,6 +54,11 @@ func (c *Configuration) Validate() error {
 
 func validate(c *Configuration, refused map[string]bool) Errors {
 	k := check{refused: refused}
+	k.all(c)
+	return k.errs
+}
+
+func (k *check) all(c *Configuration) {
 	k.header(c)
 	k.interfaces(c)
 	k.workers(c)
@@ -62,12 +70,11 @@ func validate(c *Configuration, refused map[string]bool) Errors {
 	k.flows(c)
 	k.policies(c)
 	k.tuning(c)
-	oneOf(&k, "waiting", c.Waiting, WaitingDedicated, WaitingShared)
+	oneOf(k, "waiting", c.Waiting, WaitingDedicated, WaitingShared)
 	k.sockets(c)
 	k.hostLink(c)
 	k.paths(c)
 	k.addressPools(c)
-	return k.errs
 }
 
 // fail records a problem with a field, unless one with the field or an enclosing field was
@@ -87,18 +94,51 @@ func (k *check) fail(path, format string, args ...any) {
 }
 
 func (k *check) between(path string, v, low, high int) {
+	k.rule(path, func(s *schema) { s.Minimum, s.Maximum = &low, &high })
 	if v < low || v > high {
 		k.fail(path, "is %d, choose from %d to %d", v, low, high)
 	}
 }
 
 func (k *check) duration(path string, v Duration, low, high time.Duration) {
+	k.rule(path, func(s *schema) {
+		s.Description += fmt.Sprintf(" From %s to %s.", Duration(low), Duration(high))
+		if low > 0 { // 0 alone has no unit
+			s.Type, s.Minimum, s.Maximum = types{"string", "null"}, nil, nil
+		}
+	})
 	if v.D() < low || v.D() > high {
 		k.fail(path, "is %s, choose from %s to %s", v, Duration(low), Duration(high))
 	}
 }
 
+// entries checks the length of a list.
+func (k *check) entries(path string, n, most int) {
+	k.rule(path, func(s *schema) { s.MaxItems = most })
+	if n > most {
+		k.fail(path, "has %d entries, at most %d are supported", n, most)
+	}
+}
+
+// absolute checks the path of a file or a directory. An optional one may be empty.
+func (k *check) absolute(path, value string, optional bool) {
+	k.rule(path, func(s *schema) {
+		s.Pattern = "^/"
+		if optional || s.Default == "" {
+			s.Pattern = "^(/|$)"
+		}
+	})
+	if !filepath.IsAbs(value) && (!optional || value != "") {
+		k.fail(path, "is %q, write an absolute path", value)
+	}
+}
+
 func oneOf[T ~string](k *check, path string, v T, known ...T) {
+	k.rule(path, func(s *schema) {
+		for _, word := range known {
+			s.Enum = append(s.Enum, word)
+		}
+	})
 	if slices.Contains(known, v) {
 		return
 	}
@@ -110,6 +150,12 @@ func oneOf[T ~string](k *check, path string, v T, known ...T) {
 }
 
 func (k *check) header(c *Configuration) {
+	k.required("apiVersion")
+	k.rule("apiVersion", func(s *schema) { s.Const = APIVersion })
+	k.required("kind")
+	k.rule("kind", func(s *schema) { s.Const = Kind })
+	k.pattern("nodeName", `^([^A-Z\s]([^A-Z]*[^A-Z\s])?)?$`)
+	k.rule("nodeName", func(s *schema) { s.MaxLength = 253 })
 	if c.APIVersion != APIVersion {
 		k.fail("apiVersion", "is %q, this version of sluice reads %s", c.APIVersion, APIVersion)
 	}
@@ -126,15 +172,16 @@ func (k *check) header(c *Configuration) {
 const maxInterfaces = 16
 
 func (k *check) interfaces(c *Configuration) {
+	k.required("interfaces")
 	if len(c.Interfaces) == 0 {
 		k.fail("interfaces", "is empty, name at least one interface to forward on")
 	}
-	if len(c.Interfaces) > maxInterfaces {
-		k.fail("interfaces", "has %d entries, at most %d are supported", len(c.Interfaces), maxInterfaces)
-	}
+	k.entries("interfaces", len(c.Interfaces), maxInterfaces)
 	seen := map[string]int{}
 	for i, f := range c.Interfaces {
 		at := fmt.Sprintf("interfaces[%d]", i)
+		k.required(at + ".name")
+		k.pattern(at+".name", `^[^/:\s]{1,15}$`)
 		if p := interfaceNameProblem(f.Name); p != "" {
 			k.fail(at+".name", "%s", p)
 		} else if first, twice := seen[f.Name]; twice {
@@ -148,9 +195,7 @@ func (k *check) interfaces(c *Configuration) {
 			k.fail(at+".zeroCopy", "is require, but generic mode has none; set mode to native or zeroCopy to auto")
 		}
 		k.napi(at+".napi", f.NAPI)
-		if f.Queues != AllQueues {
-			k.between(at+".queues", int(f.Queues), 1, maxWorkers)
-		}
+		k.between(at+".queues", max(1, int(f.Queues)), 1, maxWorkers) // AllQueues is 0
 	}
 }
 
@@ -159,7 +204,7 @@ func interfaceNameProblem(name string) string {
 	switch {
 	case name == "":
 		return "is missing, write the name of a network interface as `ip link` shows it"
-	case len(name) > 15, name == ".", name == "../control", strings.ContainsAny(name, "/: \t\n\v\f\r"):
+	case len(name) > 15, name == ".", name == "..", strings.ContainsAny(name, "/: \t\n\v\f\r"):
 		return fmt.Sprintf("is %q, an interface name has at most 15 characters without slash, colon and space", name)
 	}
 	return ""
@@ -171,6 +216,7 @@ const maxWorkers = 256
 func (k *check) workers(c *Configuration) {
 	k.between("workers", c.Workers, 0, maxWorkers)
 	seen := map[int]bool{}
+	k.rule("workerCPUs", func(s *schema) { s.Unique = true })
 	for i, cpu := range c.WorkerCPUs {
 		at := fmt.Sprintf("workerCPUs[%d]", i)
 		k.between(at, cpu, 0, 8191)
@@ -200,6 +246,7 @@ func (k *check) addresses(c *Configuration) {
 			k.fail(fmt.Sprintf("nodeAddresses[%d]", i), "is %s with host bits set, write %s", p, p.Prefix.Masked())
 		}
 	}
+	k.rule("snat.addresses", func(s *schema) { s.Unique = true })
 	seen := map[netip.Addr]bool{}
 	for i, a := range c.SNAT.Addresses {
 		at := fmt.Sprintf("snat.addresses[%d]", i)
@@ -247,13 +294,11 @@ func (k *check) proxy(c *Configuration) {
 		}
 	}
 	k.duration("kubernetes.staleEndpointTimeout", c.Kubernetes.StaleEndpointTimeout, 0, time.Hour)
-	if c.Kubernetes.Kubeconfig != "" && !filepath.IsAbs(c.Kubernetes.Kubeconfig) {
-		k.fail("kubernetes.kubeconfig", "is %q, write an absolute path, or \"\" for the pod's service account",
-			c.Kubernetes.Kubeconfig)
-	}
+	k.absolute("kubernetes.kubeconfig", c.Kubernetes.Kubeconfig, true)
 	if _, err := labels.Parse(c.Kubernetes.NodeSelector); err != nil {
 		k.fail("kubernetes.nodeSelector", "%q is not a label selector: %v", c.Kubernetes.NodeSelector, err)
 	}
+	k.pattern("kubernetes.daemonSet", "^([^/]+/[^/]+)?$")
 	if namespace, name, _ := strings.Cut(c.Kubernetes.DaemonSet, "/"); c.Kubernetes.DaemonSet != "" &&
 		(namespace == "" || name == "" || strings.Contains(name, "/")) {
 		k.fail("kubernetes.daemonSet", "is %q, write namespace/name", c.Kubernetes.DaemonSet)
@@ -298,9 +343,7 @@ func (k *check) policies(c *Configuration) {
 }
 
 func (k *check) deny(list []netip.Prefix) {
-	if len(list) > MaxDenied {
-		k.fail("deny", "has %d entries, at most %d are supported", len(list), MaxDenied)
-	}
+	k.entries("deny", len(list), MaxDenied)
 	for i, p := range list {
 		if problem := DenialProblem(p); problem != "" {
 			k.fail(fmt.Sprintf("deny[%d]", i), "%s", problem)
@@ -341,14 +384,15 @@ func DenialProblem(p netip.Prefix) string {
 
 func (k *check) hostLink(c *Configuration) {
 	h := &c.HostLink
-	if !h.Enabled() {
-		return
-	}
 	user, kernel := c.Tuning.HostLinkEnds()
+	k.pattern("tuning.hostLinkName", `^[^/:\s]{1,14}$`)
 	if p := interfaceNameProblem(user); p != "" || c.Tuning.HostLinkName == "" {
 		k.fail("tuning.hostLinkName",
 			"is %q, choose a name of 1 to 14 characters without slash, colon and space: the names of the two "+
 				"ends of the host link are it with 0 and 1 appended", c.Tuning.HostLinkName)
+	}
+	if !h.Enabled() {
+		return
 	}
 	for i, f := range c.Interfaces {
 		if f.Name == user || f.Name == kernel {
@@ -384,10 +428,7 @@ func (k *check) paths(c *Configuration) {
 		{"manifests.directory", c.Manifests.Directory}, {"stateDir", c.StateDir}, {"bpfFS", c.BPFFS},
 		{"maglev.seedFile", c.Maglev.SeedFile}, {"flowLog.directory", c.FlowLog.Directory},
 	} {
-		optional := p.path != "stateDir" && p.path != "bpfFS"
-		if !filepath.IsAbs(p.value) && (!optional || p.value != "") {
-			k.fail(p.path, "is %q, write an absolute path", p.value)
-		}
+		k.absolute(p.path, p.value, p.path != "stateDir" && p.path != "bpfFS")
 	}
 	if s := c.PulseSocket(); len(s) > maxSocketPath { // the longest path of all sockets
 		k.fail("stateDir",
@@ -406,10 +447,10 @@ func (k *check) paths(c *Configuration) {
 func (k *check) readers(c *Configuration) {
 	const at = "readers.socket"
 	path := c.Readers.Socket
+	k.absolute(at, path, false)
 	below, err := filepath.Rel(c.StateDir, path)
 	switch {
 	case !filepath.IsAbs(path):
-		k.fail(at, "is %q, write an absolute path", path)
 	case len(path)+len(trusted.NewSuffix) > maxSocketPath:
 		k.fail(at, "has %d characters, write a path of at most %d", len(path), maxSocketPath-len(trusted.NewSuffix))
 	case err == nil && below != ".." && !strings.HasPrefix(below, "../"):
@@ -424,17 +465,16 @@ func (k *check) metrics(m *Metrics) {
 		{"metrics.tls.keyFile", m.TLS.KeyFile, m.TLS.CertFile},
 		{"metrics.tokenFile", m.TokenFile, ""},
 	} {
-		switch {
-		case f.value == "" && f.other != "":
+		k.absolute(f.path, f.value, true)
+		if f.value == "" && f.other != "" {
 			k.fail(f.path, "is missing: TLS needs certFile and keyFile, write both or none")
-		case f.value != "" && !filepath.IsAbs(f.value):
-			k.fail(f.path, "is %q, write an absolute path", f.value)
 		}
 	}
 }
 
 // listener checks an address on which the daemon listens; empty: it does not listen.
 func (k *check) listener(c *Configuration, path, address string) {
+	k.pattern(path, "^(.*:[0-9]+)?$")
 	if address == "" {
 		return
 	}

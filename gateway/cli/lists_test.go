@@ -64,8 +64,8 @@ func TestListsAreNeverNull(t *testing.T) {
 	}
 	null := regexp.MustCompile(`(?m)^.*\bnull\b.*$`)
 	for _, name := range commands {
-		if slices.Contains(printNothing, name) || name == "config" || name == "node" {
-			continue
+		if slices.Contains(printNothing, name) || name == "config" || name == "node" || name == "config schema" {
+			continue // config schema prints types, of which null is one
 		}
 		own, known := args[name]
 		if !known {

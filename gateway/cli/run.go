@@ -59,10 +59,10 @@ func (s *session) runCommand() *cobra.Command {
 func (s *session) configCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
-		Short: "Check a configuration file, print the defaults, or convert kube-proxy's or MetalLB's",
+		Short: "Check a configuration file, print defaults or a schema, or convert kube-proxy's or MetalLB's",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return usageError{fmt.Errorf("config needs one of: check FILE, defaults, from-kube-proxy FILE, " +
+			return usageError{fmt.Errorf("config needs one of: check FILE, defaults, schema, from-kube-proxy FILE, " +
 				"from-metallb FILE")}
 		},
 	}
@@ -87,7 +87,21 @@ func (s *session) configCommand() *cobra.Command {
 			return err
 		},
 	}
-	c.AddCommand(check, defaults, s.fromKubeProxyCommand(), s.fromMetalLBCommand())
+	schema := &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of a configuration file, for editors",
+		Long: "schema prints the JSON Schema (draft 7) of a configuration file: fields with their defaults, bounds\n" +
+			"and meaning. An editor with the YAML language server reads it from a file that the first line of the\n" +
+			"configuration names. `sluice config check` checks more.",
+		Example: "  sluice config schema > schema.json\n" +
+			"  sed -i '1i # yaml-language-server: $schema=schema.json' gateway.yaml",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := s.app.Out.Write(config.Schema())
+			return err
+		},
+	}
+	c.AddCommand(check, defaults, schema, s.fromKubeProxyCommand(), s.fromMetalLBCommand())
 	return c
 }
 

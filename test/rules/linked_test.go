@@ -15,12 +15,13 @@ import (
 // laboratory are the modules that only measurements, tests and tools need. None is linked into the
 // gateway, whose process has the node's network in its hands: what is not there needs no updates.
 var laboratory = []string{
-	"github.com/HdrHistogram/hdrhistogram-go", // latencies
-	"github.com/asavie/xdp",                   // the baseline
-	"github.com/google/go-cmp",                // tests
-	"golang.org/x/tools",                      // checks of sources
-	"google.golang.org/grpc",                  // tests; the announcer has it by gobgp
-	"gonum.org/v1/plot",                       // plots
+	"github.com/HdrHistogram/hdrhistogram-go",  // latencies
+	"github.com/asavie/xdp",                    // the baseline
+	"github.com/google/go-cmp",                 // tests
+	"github.com/santhosh-tekuri/jsonschema/v6", // tests
+	"golang.org/x/tools",                       // checks of sources
+	"google.golang.org/grpc",                   // tests; the announcer has it by gobgp
+	"gonum.org/v1/plot",                        // plots
 }
 
 // others are the modules that only sluice-controller and sluice-announcer need.
