@@ -1,7 +1,8 @@
 // Command chart lints the chart and renders the committed manifests from it, or with -check
 // compares them with its output: the gateway, and separately the parts that the chart's default
 // values leave out: the controller, the announcer and the nodes' ends of the tunnel. It also writes
-// docs/alerts.md from the chart's alerts. With -values it renders a release with other values.
+// docs/alerts.md from the chart's alerts, and the configuration's schema into the chart's schema of
+// values. With -values it renders a release with other values.
 package main
 
 import (
@@ -58,6 +59,9 @@ func fromRoot(path string) string {
 }
 
 func run(dir, file, page, valuesFile string, check bool) error {
+	if err := putSchema(dir, check || valuesFile != ""); err != nil {
+		return err
+	}
 	if err := lintChart(dir); err != nil {
 		return err
 	}

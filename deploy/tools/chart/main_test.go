@@ -80,6 +80,11 @@ func TestValues(t *testing.T) {
 			want: "- name: KUBERNETES_SERVICE_HOST\n          value: \"192.0.2.1\"\n        - name: " +
 				"KUBERNETES_SERVICE_PORT\n          value: \"6443\""},
 		{name: "no address of the API server", wantNot: "KUBERNETES_SERVICE_HOST"},
+		{name: "a misspelt field of the configuration", values: values{"config": values{"workrs": 2}},
+			refusedBecause: "additional properties 'workrs' not allowed"},
+		{name: "an impossible value in the configuration",
+			values:         values{"config": values{"log": values{"level": "loud"}}},
+			refusedBecause: "/config/log/level"},
 		{name: "no controller", wantNot: "sluice-controller"},
 		{name: "no kind of pools", wantNot: "CustomResourceDefinition"},
 		{name: "a controller", values: values{"controller": values{"enabled": true, "replicas": 3}},
@@ -188,7 +193,7 @@ func TestValues(t *testing.T) {
 		{name: "a tunnel on nodes alone", values: tunnel(0, "10.0.1.2"),
 			refusedBecause: "config.directReturn.vni is 0: set it to a number from 1 to 16777215"},
 		{name: "a VNI that is none", values: tunnel(1<<24, "10.0.1.2"),
-			refusedBecause: "config.directReturn.vni is 16777216"},
+			refusedBecause: "/config/directReturn/vni"},
 		{name: "a gateway by its name", values: tunnel(7, "10.0.1.2", "gateway-1"),
 			refusedBecause: `nodeTunnel.gateways: "gateway-1" is neither an address nor a prefix: give`},
 		{name: "a gateway's octet", values: tunnel(7, "10.0.1.256"), refusedBecause: `"10.0.1.256" is neither`},
@@ -216,7 +221,7 @@ func TestValues(t *testing.T) {
 		{name: "a state directory that cannot be mounted", values: values{"config": values{"stateDir": "/run/"}},
 			refusedBecause: "stateDir is /run:"},
 		{name: "a relative state directory", values: values{"config": values{"stateDir": "run/s"}},
-			refusedBecause: "stateDir is run/s:"},
+			refusedBecause: "/config/stateDir"},
 		{name: "no socket for readers", wantNot: "sluice-readers"},
 		{name: "a socket for readers", values: values{"config": values{"readers": values{"group": "4711"}}},
 			want: "hostPath: {path: /run/sluice-readers, type: DirectoryOrCreate}"},
@@ -555,7 +560,9 @@ func TestGroupRolls(t *testing.T) {
 		return string(m[1])
 	}
 	first := sum(nil)
-	if sum(map[string]any{"members": []any{map[string]any{"name": "gw-c"}}}) == first || sum(nil) != first {
+	other := map[string]any{"name": "gw-c", "address": "192.0.2.3:9473",
+		"sources": []any{"198.51.100.5", "198.51.100.6"}}
+	if sum(map[string]any{"members": []any{other}}) == first || sum(nil) != first {
 		t.Error("the checksum is not that of the list")
 	}
 }
