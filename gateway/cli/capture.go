@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -16,9 +15,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/internal/pcapng"
+	"sluice.dev/sluice/internal/usage"
+	"sluice.dev/sluice/internal/wording"
 	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/serve/status"
 )
@@ -108,7 +108,7 @@ func (f *captureFlags) complete(ctx context.Context, expression []string) (err e
 	}
 	for _, d := range f.query.Drops {
 		if !slices.Contains(dropNames(), d) {
-			return usageError{didYouMeanName(fmt.Errorf("--drop: there is no drop reason %q", d), d, "", dropNames())}
+			return usageError{fmt.Errorf("--drop: there is no drop reason %q%s", d, wording.Suggest(d, dropNames()))}
 		}
 	}
 	text := f.bytecode
@@ -143,7 +143,7 @@ func compileExpression(ctx context.Context, expression string) (string, error) {
 
 // capture runs a capture until it is interrupted, has enough, or the daemon ends it.
 func (s *session) capture(ctx context.Context, f *captureFlags) error {
-	if f.file == "-" && isTerminal(s.app.Out) {
+	if f.file == "-" && usage.IsTerminal(s.app.Out) {
 		return usageError{errors.New("standard output is a terminal: pipe it into wireshark -k -i - or " +
 			"tcpdump -r -, or write a file with -w FILE")}
 	}
@@ -189,14 +189,4 @@ func (s *session) reportCapture(f *captureFlags, out *pcapng.Splitter, v status.
 		fmt.Fprintf(s.app.Err, "; %d lost, because the reader was slow", v.Lost)
 	}
 	fmt.Fprintln(s.app.Err)
-}
-
-// isTerminal reports whether w is a terminal.
-func isTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
-	return err == nil
 }

@@ -53,9 +53,9 @@ func findingRows(r *rows, list []doctor.Finding) {
 	for _, f := range list {
 		for i, line := range strings.Split(f.Found, "\n") {
 			if i == 0 {
-				r.row(f.Level, f.Check, f.Subject, line)
+				r.in(ofLevel(string(f.Level))).row(f.Level, f.Check, f.Subject, line)
 			} else {
-				r.line(fmt.Sprintf("\t\t\t%s", line))
+				r.in(ofLevel(string(f.Level))).line(fmt.Sprintf("\t\t\t%s", line))
 			}
 		}
 		if f.Do != "" {

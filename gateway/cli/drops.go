@@ -13,6 +13,7 @@ import (
 
 	"sluice.dev/sluice/gateway/cli/top"
 	"sluice.dev/sluice/internal/table"
+	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -52,7 +53,8 @@ func (s *session) dropsCommand() *cobra.Command {
 				t.Sort(v.Drops, sorted)
 				err = s.print(v, func(r *rows) {
 					if len(v.Drops) > 0 {
-						printTable(s, r, t, v.Drops, table.Form{Wide: s.format == formatWide, Sort: sorted})
+						f := table.Form{Wide: s.format == formatWide, Sort: sorted}
+						printPainted(s, r, t, v.Drops, f, ofDrop)
 					}
 				})
 				s.dropNotes(&v)
@@ -128,6 +130,23 @@ func sampledTable(in time.Duration) *table.Table[status.DropView] {
 			{Name: "LAST", Show: table.Wide, Text: func(v *view) string { return v.Last.UTC().Format(time.RFC3339) }},
 		},
 	}
+}
+
+// ofDrop paints drops that the gateway, its routes or the Service's endpoints cause, and drops by a
+// Service's limits. All others are a client's or a sender's doing.
+func ofDrop(v *status.DropView) rendition {
+	r, _ := reason.Parse(v.Reason)
+	switch r {
+	case reason.NoEndpoints, reason.NoLocalEndpoints, reason.NewFlowDisplaced, reason.FlowTableFull,
+		reason.HalfOpenLimit, reason.SNATPortsExhausted, reason.NoRoute, reason.NeighbourPending,
+		reason.NeighbourQueueFull, reason.NeighbourDisplaced, reason.TxRingFull, reason.LinkDown, reason.NoFrame,
+		reason.HostLinkDown, reason.FragmentLimit:
+		return red
+	case reason.LimitSourceConnections, reason.LimitSourceRate, reason.LimitServiceConnections,
+		reason.LimitServiceRate:
+		return yellow
+	}
+	return plain
 }
 
 // clientShares prints the shares of the first clients, at most most, and the number of others.

@@ -74,7 +74,7 @@ func (s *session) eventsCommand() *cobra.Command {
 				}
 				return s.print(list, func(r *rows) {
 					for i := range list {
-						r.line(eventLine(&list[i]))
+						r.in(ofLevel(list[i].Level)).line(eventLine(&list[i]))
 					}
 				})
 			})
@@ -134,7 +134,11 @@ func (s *session) followEvents(ctx context.Context, since time.Time) error {
 // printEvent prints one event of a list without an end.
 func (s *session) printEvent(e *status.EventView) error {
 	if s.format.text() {
-		_, err := fmt.Fprintln(s.app.Out, eventLine(e))
+		line := eventLine(e)
+		if s.colours() {
+			line = ofLevel(e.Level).paint(line)
+		}
+		_, err := fmt.Fprintln(s.app.Out, line)
 		return err
 	}
 	if s.format == formatJSON {

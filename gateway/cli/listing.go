@@ -98,16 +98,25 @@ func (l *listing[T]) form() table.Form {
 
 // printTable prints a list. Its cells are cut to the width of a terminal, except in the wide form.
 func printTable[T any](s *session, r *rows, t *table.Table[T], list []T, f table.Form) {
+	printPainted(s, r, t, list, f, nil)
+}
+
+// printPainted is printTable with a rendition of each element; nil: all are plain.
+func printPainted[T any](
+	s *session, r *rows, t *table.Table[T], list []T, f table.Form, paint func(*T) rendition,
+) {
 	width, _ := s.terminal()
 	if f.Wide {
 		width = 0
 	}
 	lines := table.Lines(t.Grid(list, f), width)
-	if f.Headless {
-		lines = lines[1:]
-	}
-	for _, line := range lines {
-		r.line(objects.Printable(line))
+	for i, line := range lines {
+		switch {
+		case i > 0 && paint != nil:
+			r.in(paint(&list[i-1])).line(objects.Printable(line))
+		case i > 0 || !f.Headless:
+			r.line(objects.Printable(line))
+		}
 	}
 }
 

@@ -55,29 +55,36 @@ func (s *session) statusCommand() *cobra.Command {
 }
 
 func (s *session) statusTables(r *rows, v *status.StatusView, verbose bool) {
-	ready := yesNo(v.Ready)
+	ready, readiness := yesNo(v.Ready), plain
+	if !v.Ready {
+		readiness = red
+	}
 	if len(v.NotReady) > 0 {
 		ready += ": " + strings.Join(v.NotReady, "; ")
 	}
 	r.row("Node:", v.Node)
 	r.row("Daemon:", fmt.Sprintf("%s, pid %d, since %s", v.Version.Version, v.PID, stamp(v.StartedAt)))
-	r.row("Ready:", ready)
+	r.in(readiness).row("Ready:", ready)
 	if v.Draining {
 		r.row("Draining:", "yes")
 	}
-	r.row("Applied:", yesNo(v.Applied))
+	application := plain
+	if !v.Applied {
+		application = yellow
+	}
+	r.in(application).row("Applied:", yesNo(v.Applied))
 	for _, c := range v.Conditions {
 		if c.Level == "fail" {
-			r.row("Failed:", c.Name+": "+c.Detail)
+			r.in(red).row("Failed:", c.Name+": "+c.Detail)
 		}
 	}
 	takeOverRows(r, v.TakeOver)
 	r.row("Config:", fmt.Sprintf("%s, loaded %s", v.Config.File, stamp(v.Config.LoadedAt)))
 	if v.Config.Error != "" {
-		r.row("Refused:", "the present file; the last good version stays in force: "+v.Config.Error)
+		r.in(red).row("Refused:", "the present file; the last good version stays in force: "+v.Config.Error)
 	}
 	for _, change := range v.Config.NeedRestart {
-		r.row("Pending:", change)
+		r.in(yellow).row("Pending:", change)
 	}
 	n := v.Snapshot
 	r.row("Serving:", fmt.Sprintf("%s, %s, %s", plural(n.Services, "service port"), plural(n.Frontends, "frontend"),
@@ -128,7 +135,7 @@ func sourceRows(r *rows, list []status.SourceView) {
 	section(r)
 	r.row("SOURCE", "SYNCED", "OBJECTS", "READ", "APPLIED", "ERROR")
 	for _, s := range list {
-		r.row(s.Name, yesNo(s.Synced), s.Objects, s.Read, s.Applied, s.Error)
+		r.in(ofError(s.Error)).row(s.Name, yesNo(s.Synced), s.Objects, s.Read, s.Applied, s.Error)
 	}
 }
 
@@ -185,7 +192,12 @@ func (s *session) interfaceRows(r *rows, list []status.InterfaceView) {
 	section(r)
 	t := interfaceTable()
 	t.Sort(queues, "")
-	printTable(s, r, t, queues, table.Form{Wide: s.format == formatWide})
+	printPainted(s, r, t, queues, table.Form{Wide: s.format == formatWide}, func(q *interfaceQueue) rendition {
+		if t.Urgent(q) {
+			return red
+		}
+		return plain
+	})
 	if s.format == formatWide {
 		return // with the reasons of all
 	}
@@ -237,7 +249,8 @@ func groupRows(r *rows, v *status.GroupView) {
 	section(r)
 	r.row("MEMBER", "ADDRESS", "HAS-OUR-FLOWS", "WE-HAVE-ITS-FLOWS", "COPIES", "LAG", "ERROR")
 	for _, m := range v.Members {
-		r.row(m.Name, m.Address, yesNo(m.HasOurFlows), yesNo(m.WeHaveItsFlows), m.Copies, m.Lag, m.Error)
+		r.in(ofError(m.Error)).row(m.Name, m.Address, yesNo(m.HasOurFlows), yesNo(m.WeHaveItsFlows), m.Copies, m.Lag,
+			m.Error)
 	}
 	section(r)
 	for _, s := range v.Sources {
@@ -284,7 +297,7 @@ func conditionRows(r *rows, list []status.ConditionView) {
 		return cmp.Compare(slices.Index(level, a.Level), slices.Index(level, b.Level))
 	})
 	for _, c := range list {
-		r.row(c.Name, c.Level, c.Detail)
+		r.in(ofLevel(c.Level)).row(c.Name, c.Level, c.Detail)
 	}
 }
 
@@ -296,14 +309,14 @@ func problemRows(r *rows, list []status.ProblemView) {
 	}
 	r.row("PROBLEM-IN", "OBJECT", "FIELD", "SERVING", "MESSAGE")
 	for _, p := range list {
-		serving := "not this"
+		serving, shown := "not this", red
 		switch {
 		case p.Warning:
-			serving = "yes"
+			serving, shown = "yes", yellow
 		case p.Serving:
 			serving = "last good version"
 		}
-		r.row(p.Source, p.Object, p.Field, serving, p.Message)
+		r.in(shown).row(p.Source, p.Object, p.Field, serving, p.Message)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"sluice.dev/sluice/announce/view"
 	"sluice.dev/sluice/gateway/cli/top"
+	"sluice.dev/sluice/internal/usage"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -33,7 +34,7 @@ func (s *session) topCommand() *cobra.Command {
 				return usageError{errors.New("top is for a terminal: `sluice services -o json`, `backends`, `stats` and " +
 					"`status` print the same for programs, with --watch again and again")}
 			}
-			if !isTerminal(s.app.Out) {
+			if !usage.IsTerminal(s.app.Out) {
 				return usageError{errors.New("top needs a terminal, and standard output is none: use " +
 					"`sluice services --watch`, or -o json for programs (kubectl exec needs -it)")}
 			}

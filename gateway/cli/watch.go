@@ -117,7 +117,7 @@ func (s *session) showPage(c *cobra.Command, every time.Duration, page string) e
 			lines = append(lines[:max(0, len(lines)-more-1)], fmt.Sprintf("... and %d more lines", more+1))
 		}
 		for i := range lines { // a line that the terminal wraps would take two
-			lines[i] = table.Cut(lines[i], width)
+			lines[i] = cutPainted(lines[i], width)
 		}
 		page = clearScreen + table.Cut(head, width) + "\n\n" + strings.Join(lines, "\n") + "\n"
 	case s.format == formatYAML:

@@ -6,11 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"sluice.dev/sluice/internal/usage"
 )
 
 // ErrExpectation is wrapped by End's error when an expectation was not met.
@@ -28,14 +27,9 @@ type Console struct {
 	failed []string
 }
 
-// New uses colours only on a terminal, unless NO_COLOR is set (no-color.org).
+// New uses colours where usage.Colours allows them.
 func New(w io.Writer) *Console {
-	p := &Console{w: w, began: time.Now(), Muted: func() bool { return false }}
-	if f, ok := w.(*os.File); ok && os.Getenv("NO_COLOR") == "" {
-		_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-		p.colour = err == nil
-	}
-	return p
+	return &Console{w: w, colour: usage.Colours(w), began: time.Now(), Muted: func() bool { return false }}
 }
 
 // Select Graphic Rendition parameters (ECMA-48 section 8.3.117).
