@@ -180,6 +180,8 @@ func TestValues(t *testing.T) {
 		{name: "a value of another type", values: values{"image": "sluice:v1"}, refusedBecause: "want object"},
 		{name: "PodMonitor", values: values{"podMonitor": values{"enabled": true, "labels": values{"team": "net"}}},
 			want: "kind: PodMonitor"},
+		{name: "a Service's namespace stays beside a pod's", values: values{"podMonitor": values{"enabled": true}},
+			want: "honorLabels: true"},
 		{name: "no PodMonitor", wantNot: "PodMonitor"},
 		{name: "no tunnel on nodes", wantNot: "sluice-node"},
 		{name: "a tunnel on nodes",
