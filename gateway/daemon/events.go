@@ -52,7 +52,6 @@ func (d *Daemon) followTrends(ctx context.Context) {
 			w.Look(d.sample())
 		case now := <-samples.C:
 			d.drops.Drain(now)
-			d.workers.RefillTimes()
 		}
 	}
 }

@@ -73,6 +73,11 @@ const alertsIntro = `<!-- Made from deploy/chart/files/alerts.yaml by ` + "`make
 add the file ` + "[deploy/chart/files/alerts.yaml](../deploy/chart/files/alerts.yaml)" + ` to ` + "`rule_files`" + `.
 Severities: ` + "`critical`" + ` if clients are, or soon may be, without service; ` + "`warning`" + ` needs work in
 hours; ` + "`info`" + ` needs a look. [metrics.md](metrics.md) describes the metrics.
+
+` + "`dashboards.enabled`" + ` gives Grafana, by the sidecar of its chart, three dashboards: fleet, gateway and
+Service. Without the sidecar import the files of
+` + "[deploy/chart/files/dashboards](../deploy/chart/files/dashboards)" + `. Alerts and panels of announcers and
+controllers have data only if Prometheus scrapes these as well.
 `
 
 func (r *rule) write(b *bytes.Buffer) {

@@ -1,8 +1,9 @@
 // Command chart lints the chart and renders the committed manifests from it, or with -check
 // compares them with its output: the gateway, and separately the parts that the chart's default
 // values leave out: the controller, the announcer and the nodes' ends of the tunnel. It also writes
-// docs/alerts.md from the chart's alerts, and the configuration's schema into the chart's schema of
-// values. With -values it renders a release with other values.
+// docs/alerts.md from the chart's alerts, the chart's dashboards from dashboards.yaml, and the
+// configuration's schema into the chart's schema of values. With -values it renders a release with
+// other values.
 package main
 
 import (
@@ -35,19 +36,21 @@ const (
 
 func main() {
 	dir := flag.String("chart", "../chart", "directory of the chart")
-	file := flag.String("manifests", "../manifests/sluice.yaml", "file to which the chart is rendered")
-	page := flag.String("alerts", "../../docs/alerts.md", "page to which the chart's alerts are written")
+	var out outputs
+	flag.StringVar(&out.manifests, "manifests", "../manifests/sluice.yaml", "file to which the chart is rendered")
+	flag.StringVar(&out.alerts, "alerts", "../../docs/alerts.md", "page to which the chart's alerts are written")
+	flag.StringVar(&out.dashboards, "dashboards", "../chart/files/dashboards", "directory to which dashboards are written")
 	check := flag.Bool("check", false, "write nothing; fail if a file differs from the chart")
 	values := flag.String("values", "", "file with values that replace the chart's own")
 	flag.Parse()
-	if err := run(*dir, *file, *page, *values, *check); err != nil {
+	if err := run(*dir, out, *values, *check); err != nil {
 		log.Fatal(err)
 	}
 	done := "rendered into"
 	if *check {
 		done = "it equals"
 	}
-	fmt.Printf("the chart in %s has no errors; %s %s\n", fromRoot(*dir), done, fromRoot(*file))
+	fmt.Printf("the chart in %s has no errors; %s %s\n", fromRoot(*dir), done, fromRoot(out.manifests))
 }
 
 // fromRoot returns a path relative to the repository's root, two directories above this module.
@@ -58,7 +61,10 @@ func fromRoot(path string) string {
 	return path
 }
 
-func run(dir, file, page, valuesFile string, check bool) error {
+// outputs are the files that are made from the chart, and the directory of its dashboards.
+type outputs struct{ manifests, alerts, dashboards string }
+
+func run(dir string, out outputs, valuesFile string, check bool) error {
 	if err := putSchema(dir, check || valuesFile != ""); err != nil {
 		return err
 	}
@@ -76,21 +82,24 @@ func run(dir, file, page, valuesFile string, check bool) error {
 	if err != nil {
 		return err
 	}
-	if err := put(dir, file, got, check); err != nil || valuesFile != "" {
+	if err := put(dir, out.manifests, got, check); err != nil || valuesFile != "" {
 		return err
 	}
 	alerts, err := readAlerts(dir)
 	if err != nil {
 		return err
 	}
-	if err := put(dir, page, alerts.page(), check); err != nil {
+	if err := put(dir, out.alerts, alerts.page(), check); err != nil {
+		return err
+	}
+	if err := putDashboards(dir, out.dashboards, check); err != nil {
 		return err
 	}
 	for _, p := range besides {
 		if got, err = p.manifests(dir); err != nil {
 			return err
 		}
-		if err := put(dir, filepath.Join(filepath.Dir(file), p.name+".yaml"), got, check); err != nil {
+		if err := put(dir, filepath.Join(filepath.Dir(out.manifests), p.name+".yaml"), got, check); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -27,28 +28,46 @@ const chartDir = "../../chart"
 
 // The chart has no errors and no warnings, and the committed manifests are rendered from it.
 func TestChart(t *testing.T) {
-	if err := run(chartDir, "../../manifests/sluice.yaml", "../../../docs/alerts.md", "", true); err != nil {
+	out := outputs{"../../manifests/sluice.yaml", "../../../docs/alerts.md", chartDir + "/files/dashboards"}
+	if err := run(chartDir, out, "", true); err != nil {
 		t.Error(err)
 	}
 }
 
-// A manifest edited by hand is detected.
+// A manifest or a dashboard edited by hand is detected, and a dashboard that is no longer in the
+// list.
 func TestCheckFindsAnEdit(t *testing.T) {
 	dir := t.TempDir()
-	file, page := filepath.Join(dir, "sluice.yaml"), filepath.Join(dir, "alerts.md")
-	if err := run(chartDir, file, page, "", false); err != nil {
+	out := outputs{filepath.Join(dir, "sluice.yaml"), filepath.Join(dir, "alerts.md"), filepath.Join(dir, "dashboards")}
+	render := func(check bool) error { return run(chartDir, out, "", check) }
+	if err := errors.Join(os.Mkdir(out.dashboards, 0o755), render(false), render(true)); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(file)
-	if err != nil {
+	for file, change := range map[string][2]string{
+		out.manifests: {"NET_RAW", "SYS_ADMIN"},
+		filepath.Join(out.dashboards, "gateway.json"): {"sluice_ready", "sluice_reedy"},
+	} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		edited := strings.Replace(string(text), change[0], change[1], 1)
+		if err := os.WriteFile(file, []byte(edited), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err = render(true)
+		if err == nil || !strings.Contains(err.Error(), "make -C deploy chart") {
+			t.Errorf("%s: %v, want a word about make -C deploy chart", file, err)
+		}
+		if err := render(false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(out.dashboards, "old.json"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, []byte(strings.Replace(string(text), "NET_RAW", "SYS_ADMIN", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	err = run(chartDir, file, page, "", true)
-	if err == nil || !strings.Contains(err.Error(), "make -C deploy chart") {
-		t.Errorf("%v, want a word about make -C deploy chart", err)
+	if err := render(true); err == nil || !strings.Contains(err.Error(), "4 files") {
+		t.Errorf("%v, want an error about the fourth file", err)
 	}
 }
 
@@ -59,7 +78,7 @@ func TestValuesFile(t *testing.T) {
 	if err := os.WriteFile(values, []byte("image: {tag: mine}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(chartDir, out, "", values, false); err != nil {
+	if err := run(chartDir, outputs{manifests: out}, values, false); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(out); err != nil || !strings.Contains(string(text), "image: sluice:mine\n") {
