@@ -3,7 +3,11 @@ package ui
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
+
+	"sluice.dev/sluice/flowtable/conn"
+	"sluice.dev/sluice/serve/status"
 )
 
 // longest is the time of which the gateway has samples of dropped packets.
@@ -17,6 +21,11 @@ func (s *Server) answers() map[string]func(*http.Request) (any, error) {
 		"services": func(r *http.Request) (any, error) { return s.client.Services(r.Context()) },
 		"backends": func(r *http.Request) (any, error) { return s.client.Backends(r.Context()) },
 		"drops":    s.drops,
+		"flows":    s.flows,
+		"clients":  s.clients,
+		"states":   func(*http.Request) (any, error) { return conn.StateNames(), nil },
+		"events":   s.events,
+		"explain":  s.explain,
 		"reasons":  func(*http.Request) (any, error) { return reasons(), nil },
 	}
 }
@@ -29,4 +38,31 @@ func (s *Server) drops(r *http.Request) (any, error) {
 			r.URL.Query().Get("over"), longest)}
 	}
 	return s.client.Drops(r.Context(), s.now().Add(-over))
+}
+
+// events answers ?since=TIME, or all events.
+func (s *Server) events(r *http.Request) (any, error) {
+	var since time.Time
+	if text := r.URL.Query().Get("since"); text != "" {
+		var err error
+		if since, err = time.Parse(time.RFC3339Nano, text); err != nil {
+			return nil, requestError{fmt.Errorf("since is %q: write a time such as 2026-03-01T08:00:00Z", text)}
+		}
+	}
+	return s.client.Events(r.Context(), since)
+}
+
+// explain answers ?from=CLIENT&to=ADDRESS:PORT/PROTOCOL, with &established=true for a packet of an
+// open connection.
+func (s *Server) explain(r *http.Request) (any, error) {
+	v := r.URL.Query()
+	established, err := strconv.ParseBool(v.Get("established"))
+	if err != nil && v.Has("established") {
+		return nil, requestError{fmt.Errorf("established: %w", err)}
+	}
+	q, err := status.ParseExplain(v.Get("from"), v.Get("to"), established)
+	if err != nil {
+		return nil, requestError{err}
+	}
+	return s.client.Explain(r.Context(), &q)
 }

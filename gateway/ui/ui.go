@@ -28,9 +28,11 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
+	"sluice.dev/sluice/gateway/clients"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -43,6 +45,9 @@ type Server struct {
 	secret string // first element of all paths
 	now    func() time.Time
 	http   http.Server
+
+	sumsLock sync.Mutex // for the time of a request
+	sums     *clients.Sums
 }
 
 // New returns a server that asks a gateway by its client.
@@ -51,7 +56,7 @@ func New(client *status.Client) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{client: client, secret: rand.Text(), now: time.Now}
+	s := &Server{client: client, secret: rand.Text(), now: time.Now, sums: clients.New(client, time.Now)}
 	mux := http.NewServeMux()
 	mux.Handle("/", http.FileServerFS(page))
 	for path, answer := range s.answers() {

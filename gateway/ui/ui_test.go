@@ -208,6 +208,18 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%s: answered at %q", path, at)
 		}
 	}
+	for path, says := range map[string]string{
+		"flows?client=198.51.100.8": `"state":"fin_wait"`, "flows?state=none": "none of syn_sent", "flows?x=1": "is no filter",
+		"flows?vip=x": "is no address, address:port", "clients": `"client":"198.51.100.7","flows":1`, "states": `"established"`,
+		"events?since=2026-03-01T08:00:30Z": `"message":"interface lost"`, "events?since=now": "since is",
+		"explain?from=198.51.100.7&to=192.0.2.10:80/TCP": `"verdict":"forward"`, "explain?from=x&to=y": "address and port",
+		"explain?from=198.51.100.7&to=192.0.2.10:80/TCP&established=x": "established: ",
+	} {
+		code, _, body := p.get("api/" + path)
+		if good := strings.HasPrefix(says, `"`); !strings.Contains(body, says) || good != (code == 200) || !good && code != 400 {
+			t.Errorf("%s: %d %s, want %s", path, code, body, says)
+		}
+	}
 	for _, over := range []string{"", "1", "-1m", "0s", "11m"} {
 		if code, _, body := p.get("api/drops?over=" + over); code != 400 || !strings.Contains(body, "at most 10m0s") {
 			t.Errorf("drops over %q: %d %s", over, code, body)

@@ -5,12 +5,16 @@ import {el, facts, say, set} from './dom.js';
 import {plural, time} from './format.js';
 import {attention} from './attention.js';
 import {drops} from './drops.js';
+import {events} from './events.js';
+import {explain} from './explain.js';
+import {flows} from './flows.js';
 import {node} from './node.js';
 import {services} from './services.js';
 
 // A view has a name, a title and open(path), which returns an element, ask(signal) and show(answer),
-// and, if its title differs, title. path are the parts of the hash after the name.
-const views = [node, services, drops];
+// and, if its title differs, title. A view that is read once has once. path are the parts of the
+// hash after the name.
+const views = [node, services, flows, drops, events, explain];
 
 const every = 1000; // milliseconds from one answer to the next
 const headEvery = 5000;
@@ -68,6 +72,9 @@ async function read(page, signal) {
       problem('');
       const how = wait > every ? ', each ' + (wait / 1000).toFixed(0) + ' s as answers take long' : '';
       say(byID('sampled'), 'read at ' + new Date(answer.at * 1000).toISOString().slice(11, 19) + ' UTC' + how);
+      if (page.once) {
+        return;
+      }
     } catch (error) {
       if (signal.aborted) {
         return;

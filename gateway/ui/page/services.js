@@ -2,6 +2,7 @@
 
 import {askAll} from './ask.js';
 import {el, facts, say} from './dom.js';
+import {hrefOfFlows} from './flows.js';
 import {bits, count, perSecond, time} from './format.js';
 import {Rates} from './rates.js';
 import {Table} from './table.js';
@@ -72,7 +73,8 @@ function one(path) {
   const gone = el('p', {role: 'status'});
   return {
     title: path[0] + '/' + path[1] + ' ' + path[2] + '/' + path[3],
-    element: el('div', {}, el('p', {}, el('a', {href: '#services'}, 'All Services')), gone, list,
+    element: el('div', {}, el('p', {}, el('a', {href: '#services'}, 'All Services'), ' ',
+      el('a', {href: hrefOfFlows({service: path[0] + '/' + path[1]})}, 'Flows of the Service')), gone, list,
       el('h2', {}, 'Backends'), backends.element, el('h2', {}, 'Frontends'), frontends.element),
     ask: (signal) => askAll({services: ['services'], backends: ['backends']}, signal),
     show(answer) {
@@ -140,7 +142,8 @@ function backendTable() {
     title: 'Backends', empty: 'no endpoints', key: (v) => v.address,
     urgent: (v) => !v.newFlows || Boolean(v.health?.down),
     columns: [
-      {name: 'Backend', text: (v) => v.address + (v.local ? ' (this node)' : '')},
+      {name: 'Backend', text: (v) => v.address + (v.local ? ' (this node)' : ''),
+        href: (v) => hrefOfFlows({backend: v.address})},
       {name: 'New flows?', text: inOut},
       {name: 'Why', long: true, text: why},
       {name: 'State', text: (v) => v.state},

@@ -1,0 +1,93 @@
+package ui
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"sluice.dev/sluice/flowtable/conn"
+	"sluice.dev/sluice/gateway/clients"
+	"sluice.dev/sluice/serve/status"
+)
+
+// mostRows is the number of flows, and of clients, that an answer has at most.
+const mostRows = 500
+
+// flowsView has the first flows that match, in the order of the table.
+type flowsView struct {
+	Flows []status.FlowView `json:"flows"`
+	More  bool              `json:"more"`
+}
+
+// errEnough ends a listing.
+var errEnough = errors.New("enough flows were listed")
+
+// flows answers with the first flows that match the filters of a query.
+func (s *Server) flows(r *http.Request) (any, error) {
+	f, err := flowFilter(r.URL.Query())
+	if err != nil {
+		return nil, requestError{err}
+	}
+	v := flowsView{Flows: []status.FlowView{}}
+	err = s.client.Flows(r.Context(), f, func(flow *status.FlowView) error {
+		if v.More = len(v.Flows) == mostRows; v.More {
+			return errEnough
+		}
+		v.Flows = append(v.Flows, *flow)
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return nil, err
+	}
+	return v, nil
+}
+
+// flowFilter parses the filters of a query. An unknown state would look like a table without flows.
+func flowFilter(q url.Values) (f status.FlowFilter, err error) {
+	for name, values := range q {
+		value := values[0]
+		switch name {
+		case "client":
+			f.Client, err = status.ParseEndpoint(value)
+		case "vip":
+			f.VIP, err = status.ParseEndpoint(value)
+		case "backend":
+			f.Backend, err = status.ParseEndpoint(value)
+		case "service":
+			f.Service = value
+		case "protocol":
+			f.Protocol = value
+		case "state":
+			if f.State = value; !slices.Contains(conn.StateNames(), strings.ToLower(value)) {
+				err = fmt.Errorf("%q is none of %s", value, strings.Join(conn.StateNames(), ", "))
+			}
+		default:
+			err = errors.New("is no filter: client, vip, backend, service, state and protocol are")
+		}
+		if err != nil {
+			return f, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return f, nil
+}
+
+// clientsView has the clients with most bytes or, if they are not counted, most flows.
+type clientsView struct {
+	Clients []clients.Client `json:"clients"`
+	More    int              `json:"more"` // others
+	Note    string           `json:"note,omitempty"`
+}
+
+func (s *Server) clients(r *http.Request) (any, error) {
+	s.sumsLock.Lock()
+	defer s.sumsLock.Unlock()
+	list, note, err := s.sums.Ask(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	shown := list[:min(len(list), mostRows)]
+	return clientsView{append([]clients.Client{}, shown...), len(list) - len(shown), note}, nil
+}
