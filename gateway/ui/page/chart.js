@@ -9,7 +9,7 @@ const height = 84;
 const minutes = 5;
 
 // gap is the time in seconds without a sample that breaks a line.
-const gap = 15;
+const gap = 60;
 
 // Chart shows series, two at most: [{name}]. format prints a value.
 export class Chart {

@@ -44,7 +44,8 @@ function open(follow) {
   }
   document.title = title.textContent + ' - Sluice';
   if (follow) {
-    title.focus();
+    title.focus({preventScroll: true});
+    window.scrollTo(0, 0);
   }
   read(page, shown.signal);
 }
