@@ -30,9 +30,10 @@ func (s *session) uiCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ui",
 		Short: "Show the gateway live in a browser, on this machine's loopback",
-		Long: "ui serves a page about the gateway: the node with charts, Services and their backends, flows, drops,\n" +
-			"events, and the path of a packet. It changes nothing, listens on the loopback alone, and ends with Ctrl-C. Open the URL that it prints:\n" +
-			"the secret in it keeps other users of the machine out, and is new with each start.",
+		Long: "ui serves a page about the gateway: the node with charts, Services and their backends, flows,\n" +
+			"drops, events, and the path of a packet. It changes nothing, listens on the loopback alone, and ends\n" +
+			"with Ctrl-C. Open the URL that it prints: the secret in it keeps other users of the machine out, and\n" +
+			"is new with each start.",
 		Example: "  sluice ui\n" +
 			"  ssh -t -L 9475:127.0.0.1:9475 root@GATEWAY sluice ui   # from a laptop",
 		Args: cobra.NoArgs,

@@ -9,9 +9,9 @@
 //
 // Any local user, and any pod in the host's network, can connect to a port of the loopback, while
 // the status socket has an owner and a mode. So all paths begin with a secret of this process,
-// which only the printed URL has. A request must also name a loopback address as its host, so that a page
-// of another site cannot reach the server by a DNS name of its own (DNS rebinding), and must not
-// come from a page of another origin.
+// which only the printed URL has. A request must also name a loopback address as its host, so that
+// a page of another site cannot reach the server by a DNS name of its own (DNS rebinding), and must
+// not come from a page of another origin.
 package ui
 
 import (

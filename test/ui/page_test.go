@@ -86,7 +86,8 @@ type hostileExplain struct{ *sample }
 // Explain implements status.Gateway.
 func (g hostileExplain) Explain(q *status.ExplainQuery) (status.ExplainView, error) {
 	v, err := g.sample.Explain(q)
-	v.Steps[0].Name, v.Steps[0].Text, v.Advice, v.Service, v.Endpoints[0].Why = hostile, hostile, hostile, hostile, hostile
+	v.Steps[0].Name, v.Steps[0].Text, v.Endpoints[0].Why = hostile, hostile, hostile
+	v.Advice, v.Service = hostile, hostile
 	return v, err
 }
 
@@ -114,7 +115,8 @@ func TestHostileNames(t *testing.T) {
 	b.shows("main", hostileShown)
 	b.visit("services", "Services")
 	b.shows("main td", hostileShown)
-	js[bool](b, "[...document.querySelectorAll('main tbody a')].find((a) => a.textContent.includes('owned')).click() ?? true")
+	js[bool](b, `[...document.querySelectorAll('main tbody a')].find((a) => a.textContent.includes('owned'))
+		.click() ?? true`)
 	b.shows("main h1", hostileShown)
 	b.shows("main td.long", hostileShown)
 	b.visit("drops", "Drops")
