@@ -35,7 +35,7 @@ func (s *session) uiCommand() *cobra.Command {
 			"with Ctrl-C. Open the URL that it prints: the secret in it keeps other users of the machine out, and\n" +
 			"is new with each start.",
 		Example: "  sluice ui\n" +
-			"  ssh -t -L 9475:127.0.0.1:9475 root@GATEWAY sluice ui   # from a laptop",
+			"  sluice ui --listen 127.0.0.1:0",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return s.ui(c.Context(), listen.AddrPort) },
 	}
