@@ -74,10 +74,10 @@ add the file ` + "[deploy/chart/files/alerts.yaml](../deploy/chart/files/alerts.
 Severities: ` + "`critical`" + ` if clients are, or soon may be, without service; ` + "`warning`" + ` needs work in
 hours; ` + "`info`" + ` needs a look. [metrics.md](metrics.md) describes the metrics.
 
-` + "`dashboards.enabled`" + ` gives Grafana, by the sidecar of its chart, three dashboards: fleet, gateway and
-Service. Without the sidecar import the files of
-` + "[deploy/chart/files/dashboards](../deploy/chart/files/dashboards)" + `. Alerts and panels of announcers and
-controllers have data only if Prometheus scrapes these as well.
+` + "`dashboards.enabled`" + ` gives Grafana, by the sidecar of its chart, three dashboards: fleet, gateway
+and Service. Without the sidecar import the files of
+` + "[deploy/chart/files/dashboards](../deploy/chart/files/dashboards)" + `. Alerts and panels of announcers
+and controllers have data only if Prometheus scrapes these as well.
 `
 
 func (r *rule) write(b *bytes.Buffer) {

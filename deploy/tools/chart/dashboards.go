@@ -103,8 +103,8 @@ func putDashboards(dir, files string, check bool) error {
 	if there, err := os.ReadDir(files); err != nil {
 		return err
 	} else if len(there) != len(list) {
-		return fmt.Errorf("%s has %d files, and dashboards.yaml has %d dashboards: remove the others", files, len(there),
-			len(list))
+		return fmt.Errorf("%s has %d files, and dashboards.yaml has %d dashboards: remove the others",
+			files, len(there), len(list))
 	}
 	return nil
 }
@@ -168,7 +168,8 @@ func (p *panel) build(id uint32) (cog.Builder[dashboard.Panel], error) {
 		err   error
 	)
 	legend := common.NewVizLegendOptionsBuilder().ShowLegend(true)
-	tooltip := common.NewVizTooltipOptionsBuilder().Mode(common.TooltipDisplayModeMulti).Sort(common.SortOrderDescending)
+	tooltip := common.NewVizTooltipOptionsBuilder().Mode(common.TooltipDisplayModeMulti).
+		Sort(common.SortOrderDescending)
 	switch p.Kind {
 	case "stat":
 		built, err = stat.NewPanelBuilder().Thresholds(thresholds(p.Unit)).Orientation(common.VizOrientationAuto).

@@ -82,14 +82,15 @@ func TestDashboardsOfChart(t *testing.T) {
 			if name != d.UID+".json" || c.Metadata.Name != strings.Replace(d.UID, "-", "-dashboard-", 1) {
 				t.Errorf("ConfigMap %s has the file %s with the dashboard %s", c.Metadata.Name, name, d.UID)
 			}
-			taken := map[[2]int]int{} // squares of the grid, by panel
+			taken := map[[2]int]bool{} // squares of the grid
 			for _, p := range d.Panels {
-				for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
-					for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
-						if other, ok := taken[[2]int{x, y}]; ok || x >= 24 {
-							t.Errorf("%s: panel %d is at %+v, and panel %d is there, or the grid ends", name, p.ID, p.GridPos, other)
+				at := p.GridPos
+				for x := at.X; x < at.X+at.W; x++ {
+					for y := at.Y; y < at.Y+at.H; y++ {
+						if taken[[2]int{x, y}] || x >= 24 {
+							t.Errorf("%s: panel %d at %+v covers another one, or ends beside the grid", name, p.ID, at)
 						}
-						taken[[2]int{x, y}] = p.ID
+						taken[[2]int{x, y}] = true
 					}
 				}
 			}

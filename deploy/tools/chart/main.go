@@ -39,7 +39,7 @@ func main() {
 	var out outputs
 	flag.StringVar(&out.manifests, "manifests", "../manifests/sluice.yaml", "file to which the chart is rendered")
 	flag.StringVar(&out.alerts, "alerts", "../../docs/alerts.md", "page to which the chart's alerts are written")
-	flag.StringVar(&out.dashboards, "dashboards", "../chart/files/dashboards", "directory to which dashboards are written")
+	flag.StringVar(&out.dashboards, "dashboards", "../chart/files/dashboards", "directory of the dashboards made")
 	check := flag.Bool("check", false, "write nothing; fail if a file differs from the chart")
 	values := flag.String("values", "", "file with values that replace the chart's own")
 	flag.Parse()

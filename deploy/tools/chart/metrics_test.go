@@ -138,17 +138,19 @@ func TestCheckQuery(t *testing.T) {
 		"sluice_ready == 0": "",
 		`sum by (instance, le) (rate(sluice_service_answer_seconds_bucket{service="a"}[5m]))`: "",
 		"rate(sluice_group_answer_wait_seconds_count[$__rate_interval])":                      "",
-		"sluice_reedy == 0":                                                 "sluice_reedy is no metric",
-		"sluice_ready_bucket":                                               "sluice_ready_bucket is no metric",
-		"sluice_service_answer_seconds":                                     "sluice_service_answer_seconds is no metric",
-		`sluice_ready{worker="0"}`:                                          "sluice_ready has no label worker",
-		"sum by (worker) (sluice_ready)":                                    "no metric of sluice_ready has the label worker",
-		"sluice_ready and on (node) sluice_applied":                         "no metric of sluice_ready has the label node",
-		`sluice_worker_frames / ignoring (place) sluice_worker_umem_frames`: "",
-		"sluice_worker_frames / ignoring (kind) sluice_worker_umem_frames":  "has the label kind",
-		"sluice_worker_frames and on (worker) sluice_applied":               "no metric of sluice_applied has the label worker",
-		"sluice_ready ==":                                                   "parse error",
-		"vector(1)":                                                         "vector(1) has no metric",
+		"sluice_worker_frames / ignoring (place) sluice_worker_umem_frames":                   "",
+
+		"sluice_reedy == 0":                         "sluice_reedy is no metric",
+		"sluice_ready_bucket":                       "sluice_ready_bucket is no metric",
+		"sluice_service_answer_seconds":             "sluice_service_answer_seconds is no metric",
+		`sluice_ready{worker="0"}`:                  "sluice_ready has no label worker",
+		"sum by (worker) (sluice_ready)":            "no metric of sluice_ready has the label worker",
+		"sluice_ready and on (node) sluice_applied": "no metric of sluice_ready has the label node",
+		"sluice_ready ==":                           "parse error",
+		"vector(1)":                                 "vector(1) has no metric",
+
+		"sluice_worker_frames and on (worker) sluice_applied":              "of sluice_applied has the label worker",
+		"sluice_worker_frames / ignoring (kind) sluice_worker_umem_frames": "has the label kind",
 	} {
 		got := ""
 		if err := checkQuery(all, query); err != nil {
