@@ -32,6 +32,7 @@ import (
 	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/kubeconfig"
 	"sluice.dev/sluice/internal/logs"
+	"sluice.dev/sluice/internal/usage"
 	"sluice.dev/sluice/serve/metricsserver"
 )
 
@@ -54,14 +55,12 @@ type flags struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	err := command().ExecuteContext(ctx)
+	code, err := usage.Execute(ctx, command())
 	if err != nil {
 		fmt.Fprintln(logs.Stderr, "sluice-announcer:", err)
 	}
 	logs.Stderr.Flush(logs.FlushTimeout)
-	if err != nil {
-		os.Exit(1)
-	}
+	os.Exit(code)
 }
 
 func command() *cobra.Command {
@@ -69,6 +68,10 @@ func command() *cobra.Command {
 	c := &cobra.Command{
 		Use: "sluice-announcer", Short: "Announce the VIPs that the gateway on this node serves", Version: version,
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		PreRunE: func(*cobra.Command, []string) error {
+			logs.Queue()
+			return f.check()
+		},
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context()) },
 	}
 	p := c.Flags()
@@ -109,6 +112,7 @@ func command() *cobra.Command {
 	p.StringVar(&f.listen, "listen", "127.0.0.1:9472", "address of /metrics, /healthz and /readyz; empty: none")
 	p.StringVar(&f.logFormat, "log", "json", "format of the log: json or text")
 	c.AddCommand(status())
+	usage.Suggest(c)
 	return c
 }
 
@@ -164,10 +168,6 @@ func (f *flags) check() error {
 }
 
 func (f *flags) run(ctx context.Context) (err error) {
-	logs.Queue()
-	if err := f.check(); err != nil {
-		return err
-	}
 	if f.node == "" {
 		if f.node, err = nodename.Host(); err != nil {
 			return fmt.Errorf("--node-name is not set, and %w", err)

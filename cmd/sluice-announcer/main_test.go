@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"sluice.dev/sluice/announce/view"
 	"sluice.dev/sluice/internal/trusted"
+	"sluice.dev/sluice/internal/usage"
 	"sluice.dev/sluice/test/bed/pagetest"
 )
 
@@ -167,8 +169,34 @@ func TestFlagsThatAreRefused(t *testing.T) {
 	} {
 		c := command()
 		c.SetArgs([]string{"--state-dir", t.TempDir(), "--config", "none", flag, value})
-		if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), flag+" is ") {
-			t.Errorf("%s %s: %v", flag, value, err)
+		code, err := usage.Execute(t.Context(), c)
+		if code != usage.Wrong || err == nil || !strings.Contains(err.Error(), flag+" is ") {
+			t.Errorf("%s %s: %v, exit %d", flag, value, err, code)
+		}
+	}
+}
+
+// TestExitCodes: wrong usage and failure differ, and misspelt names get a suggestion.
+func TestExitCodes(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	for _, test := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--help"}, usage.OK, ""},
+		{[]string{"--layer2-kye", "x"}, usage.Wrong, "did you mean --layer2-key?"},
+		{[]string{"stauts"}, usage.Wrong, "did you mean status?"},
+		{[]string{"status", "--sokcet", none}, usage.Wrong, "did you mean --socket?"},
+		{[]string{"status", "--socket", none}, usage.Failure, "Name its socket with --socket"},
+		{[]string{"--state-dir", t.TempDir(), "--config", none}, usage.Failure, "--config: "},
+	} {
+		c := command()
+		c.SetOut(io.Discard)
+		c.SetArgs(test.args)
+		code, err := usage.Execute(t.Context(), c)
+		if code != test.code || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%q: exit %d, %v, want %d, %s", test.args, code, err, test.code, test.want)
 		}
 	}
 }

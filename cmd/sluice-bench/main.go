@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/bench/demo"
+	"sluice.dev/sluice/internal/usage"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/test/bed/isolate"
 	"sluice.dev/sluice/test/vm"
@@ -32,20 +33,16 @@ func main() {
 	ctx, stop := signal.NotifyContext(whileRead(context.Background()), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second ^C ends the process
-	if err := rootCommand().ExecuteContext(ctx); err != nil {
+	code, err := usage.Execute(ctx, rootCommand())
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "sluice-bench:", explained(ctx, err))
 		stop()
-		os.Exit(exitStatus(err))
 	}
-}
-
-// exitStatus returns the exit status: the status of a command in a guest, if there is one.
-func exitStatus(err error) int {
 	var inGuest *vm.ExitError
 	if errors.As(err, &inGuest) {
-		return inGuest.Status
+		code = inGuest.Status
 	}
-	return 1
+	os.Exit(code)
 }
 
 // whileRead returns a context that ends when the reader of this program's output, a pager or head,
@@ -105,6 +102,7 @@ func rootCommand() *cobra.Command {
 		pipelineCommand(), stepsCommand(),
 		rolloutCommand(), updatesCommand(), l2fwdCommand(), statefulCommand(), benchCommand(), reportCommand(),
 		soakCommand(), statelessCommand(), rfc2544Command(), vmCommand(), isolateCommand())
+	usage.Suggest(root)
 	return root
 }
 

@@ -21,6 +21,7 @@ import (
 	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/kubeconfig"
 	"sluice.dev/sluice/internal/logs"
+	"sluice.dev/sluice/internal/usage"
 	"sluice.dev/sluice/serve/metricsserver"
 )
 
@@ -37,14 +38,12 @@ type flags struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	err := command().ExecuteContext(ctx)
+	code, err := usage.Execute(ctx, command())
 	if err != nil {
 		fmt.Fprintln(logs.Stderr, "sluice-controller:", err)
 	}
 	logs.Stderr.Flush(logs.FlushTimeout)
-	if err != nil {
-		os.Exit(1)
-	}
+	os.Exit(code)
 }
 
 func command() *cobra.Command {
@@ -52,6 +51,10 @@ func command() *cobra.Command {
 	c := &cobra.Command{
 		Use: "sluice-controller", Short: "Give Services of type LoadBalancer their addresses", Version: version,
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		PreRunE: func(*cobra.Command, []string) error {
+			logs.Queue()
+			return f.check()
+		},
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context()) },
 	}
 	p := c.Flags()
@@ -66,6 +69,7 @@ func command() *cobra.Command {
 		"are read")
 	p.StringVar(&f.listen, "listen", ":9471", "address of /metrics, /healthz and /readyz; empty: none")
 	p.StringVar(&f.logFormat, "log", "json", "format of the log: json or text")
+	usage.Suggest(c)
 	return c
 }
 
@@ -92,10 +96,6 @@ func (f *flags) check() error {
 }
 
 func (f *flags) run(ctx context.Context) (err error) {
-	logs.Queue()
-	if err := f.check(); err != nil {
-		return err
-	}
 	klog.SetSlogLogger(f.Log)
 	if f.Client, err = kubeconfig.Load(f.kubeconfig, "--kubeconfig"); err != nil {
 		return err

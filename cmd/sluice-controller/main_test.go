@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"sluice.dev/sluice/internal/trusted"
+	"sluice.dev/sluice/internal/usage"
 )
 
 // TestKubeconfigIsTrusted: the controller does not start with a kubeconfig that other users can
@@ -39,6 +40,27 @@ func TestNamespaceOfMetalLB(t *testing.T) {
 		err := c.ExecuteContext(t.Context())
 		if err == nil || strings.Contains(err.Error(), "--metallb-namespace is empty") != test.refuse {
 			t.Errorf("--metallb-pools=%s: %v", test.pools, err)
+		}
+	}
+}
+
+// TestExitCodes: wrong usage and failure differ, and misspelt flags get a suggestion.
+func TestExitCodes(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	for _, test := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--lese", "x"}, usage.Wrong, "did you mean --lease?"},
+		{[]string{"--namespace", "n", "--lease-duration", "1ms"}, usage.Wrong, "--lease-duration is 1ms"},
+		{[]string{"--namespace", "n", "--listen", "", "--kubeconfig", none}, usage.Failure, none},
+	} {
+		c := command()
+		c.SetArgs(test.args)
+		code, err := usage.Execute(t.Context(), c)
+		if code != test.code || err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: exit %d, %v, want %d, %s", test.args, code, err, test.code, test.want)
 		}
 	}
 }

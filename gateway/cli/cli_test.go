@@ -50,6 +50,8 @@ func daemon(t *testing.T, g status.Gateway) string {
 	return path
 }
 
+func noDaemon(context.Context, string, bool) error { return errors.New("no daemon in this test") }
+
 func sluice(t *testing.T, args ...string) (code int, out, errs string) {
 	t.Helper()
 	return sluiceWith(t, explainOffline, args...)
@@ -59,7 +61,7 @@ func sluiceWith(t *testing.T, explain ExplainOffline, args ...string) (code int,
 	t.Helper()
 	var o, e bytes.Buffer
 	app := App{Out: &o, Err: &e, Explain: explain, StartError: func(*config.Configuration) error { return nil },
-		Run: func(context.Context, string, bool) error { return errors.New("no daemon in this test") }}
+		Run: noDaemon}
 	code = app.Main(t.Context(), args)
 	return code, o.String(), e.String()
 }
@@ -358,6 +360,14 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"flows", "--vpi", "192.0.2.10"}, exitUsage, "sluice: unknown flag: --vpi; did you mean --vip?"},
 		{[]string{"flows", "delete", "--bakend", "192.0.2.10"}, exitUsage,
 			"sluice: unknown flag: --bakend; did you mean --backend?"},
+		{[]string{"flows", "--servce", "x"}, exitUsage, "sluice: unknown flag: --servce; did you mean --service?"},
+		{[]string{"services", "-o", "jsn"}, exitUsage, `sluice: invalid argument "jsn" for "-o, --output" flag: ` +
+			"must be table, wide, json or yaml; did you mean json?"},
+		{[]string{"flows", "--protocol", "tpc"}, exitUsage, `sluice: invalid argument "tpc" for "--protocol" flag: ` +
+			"must be one of tcp, udp, sctp, icmp, icmpv6; did you mean tcp?"},
+		{[]string{"backends", "--sort", "wieght"}, exitUsage, `sluice: invalid argument "wieght" for "--sort" flag: must`},
+		{[]string{"capture", "-w", "-", "--drop", "no_flw"}, exitUsage,
+			`sluice: --drop: there is no drop reason "no_flw"; did you mean no_flow?`},
 		{[]string{"announce", "--socket", absent}, exitUsage,
 			"sluice: --socket is the gateway's socket, and announce asks the announcer: " +
 				"give its socket with --announcer\n"},

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/internal/table"
+	"sluice.dev/sluice/internal/usage"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -59,8 +59,8 @@ func (f wordFlag) Type() string { return "word" }
 
 // Set accepts a known word, in upper or lower case.
 func (f wordFlag) Set(s string) error {
-	if !slices.ContainsFunc(f.known, func(k string) bool { return strings.EqualFold(k, s) }) {
-		return fmt.Errorf("must be one of %s", strings.Join(f.known, ", "))
+	if err := usage.OneOf(s, f.known); err != nil {
+		return err
 	}
 	*f.v = s
 	return nil

@@ -1,8 +1,6 @@
 // Package cli implements the commands of sluice: the daemon, and the commands that send requests to
 // it. Commands parse flags, call serve/status, config or doctor, and print; they have no other
 // logic.
-//
-// Exit codes: 0 success, 1 failure, 2 wrong usage, 3 a simulation with findings.
 package cli
 
 import (
@@ -16,15 +14,16 @@ import (
 
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/internal/usage"
 	"sluice.dev/sluice/serve/status"
 )
 
-// The exit codes.
+// The exit codes (usage.ExitCodes).
 const (
-	exitOK      = 0
-	exitFailure = 1
-	exitUsage   = 2
-	exitGate    = 3
+	exitOK       = usage.OK
+	exitFailure  = usage.Failure
+	exitUsage    = usage.Wrong
+	exitFindings = usage.Findings
 )
 
 // App has the functions and outputs that the commands use.
@@ -66,14 +65,14 @@ func (a *App) Main(ctx context.Context, args []string) int {
 		return exitOK
 	}
 	fmt.Fprintln(a.Err, "sluice:", objects.Printable(err.Error(), '\n'))
-	var usage usageError
-	if !s.started || errors.As(err, &usage) {
+	var wrong usageError
+	if !s.started || errors.As(err, &wrong) {
 		fmt.Fprintln(a.Err, "Run `sluice help` for a list of commands, or `sluice COMMAND --help` for one command.")
 		return exitUsage
 	}
 	var gate gateError
 	if errors.As(err, &gate) {
-		return exitGate
+		return exitFindings
 	}
 	return exitFailure
 }
@@ -122,9 +121,9 @@ func (s *session) root() *cobra.Command {
 		s.captureCommand(), s.simulateCommand(), s.whoCommand(), s.drainCommand(), s.undrainCommand(),
 		s.denyCommand(), s.eventsCommand(), s.topCommand(), s.uiCommand(), s.dropsCommand(), s.statsCommand(),
 		s.statusCommand(), s.probeCommand(), s.doctorCommand(), s.supportCommand(), s.cleanupCommand(), s.nodeCommand(),
-		s.versionCommand(),
+		s.versionCommand(), usage.ExitCodesTopic(),
 	)
-	suggestNames(root)
+	usage.Suggest(root)
 	return root
 }
 

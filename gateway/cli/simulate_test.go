@@ -87,8 +87,8 @@ func TestSimulate(t *testing.T) {
 		code       int
 		errs       string
 	}{
-		{"old", "--manifests old", exitGate, "sluice: simulation: flows that are dropped: 1\n"},
-		{"against", "--manifests new --against old", exitGate,
+		{"old", "--manifests old", exitFindings, "sluice: simulation: flows that are dropped: 1\n"},
+		{"against", "--manifests new --against old", exitFindings,
 			"sluice: simulation: flows that go to another backend: "},
 		{"same", "--manifests old --against old", exitOK, ""},
 	} {

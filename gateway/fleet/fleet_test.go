@@ -100,4 +100,12 @@ func TestUsage(t *testing.T) {
 			t.Errorf("%v: exit %d, %s, kubectl got %q", args, code, errs, log)
 		}
 	}
+	for _, c := range []struct{ want, args string }{
+		{"did you mean doctor?", "docter"}, {"did you mean support?", "suport"},
+		{"did you mean json?", "services -o jsn"}, {"did you mean --namespace?", "--namespce x status"},
+	} {
+		if code, _, errs, _ := fleet(t, "", strings.Fields(c.args)...); code != 2 || !strings.Contains(errs, c.want) {
+			t.Errorf("%s: exit %d, %s, want %q", c.args, code, errs, c.want)
+		}
+	}
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/internal/usage"
+	"sluice.dev/sluice/internal/wording"
 )
 
 // defaultSelector are labels of the chart's gateways.
@@ -32,8 +34,7 @@ type session struct {
 	out, errs           io.Writer
 }
 
-// Main executes one command line of kubectl sluice and returns the exit code: 0 if every gateway
-// succeeded, 1 if one did not, 2 for wrong usage.
+// Main executes one command line of kubectl sluice and returns the exit code (usage.ExitCodes).
 func Main(ctx context.Context, version string, args []string, out, errs io.Writer) int {
 	s := &session{version: version, kubectl: kubectl{program: "kubectl"}, out: out, errs: errs}
 	root := s.root()
@@ -44,13 +45,13 @@ func Main(ctx context.Context, version string, args []string, out, errs io.Write
 	var failed failure
 	switch {
 	case err == nil:
-		return 0
+		return usage.OK
 	case errors.As(err, &failed):
 		fmt.Fprintln(errs, "kubectl sluice:", objects.Printable(err.Error(), '\n'))
-		return 1
+		return usage.Failure
 	}
 	fmt.Fprintln(errs, "kubectl sluice:", objects.Printable(err.Error(), '\n'))
-	return 2
+	return usage.Wrong
 }
 
 // failure is an error other than wrong usage.
@@ -95,6 +96,7 @@ func (s *session) root() *cobra.Command {
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig file")
 	f.DurationVar(&s.timeout, "timeout", 30*time.Second, "how long to wait for a gateway")
 	root.CompletionOptions.DisableDefaultCmd = true
+	usage.Suggest(root)
 	return root
 }
 
@@ -119,7 +121,8 @@ func (s *session) find(ctx context.Context) ([]gateway, error) {
 func (s *session) run(ctx context.Context, args []string) error {
 	if !slices.Contains(commands, args[0]) {
 		return fmt.Errorf("%s is no command for all gateways: %s and support are; run others in one pod, by "+
-			"kubectl exec", args[0], strings.Join(commands, ", "))
+			"kubectl exec%s", args[0], strings.Join(commands, ", "),
+			wording.Suggest(args[0], append(slices.Clone(commands), "support")))
 	}
 	for _, a := range args[1:] {
 		if a == "-w" || a == "--watch" || strings.HasPrefix(a, "--watch=") || a == "-f" || a == "--follow" {
@@ -191,8 +194,9 @@ func outputFormat(args []string) (format string, rest []string, err error) {
 			rest = append(rest, a)
 			continue
 		}
-		if !slices.Contains([]string{"table", "wide", "json", "yaml"}, value) {
-			return "", nil, fmt.Errorf("-o %s: must be table, wide, json or yaml", value)
+		if formats := []string{"table", "wide", "json", "yaml"}; !slices.Contains(formats, value) {
+			return "", nil, fmt.Errorf("-o %s: must be table, wide, json or yaml%s", value,
+				wording.Suggest(value, formats))
 		}
 		format = value
 	}
