@@ -3,6 +3,7 @@ package deploy
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -183,6 +185,61 @@ func TestMemoryLimits(t *testing.T) {
 				t.Errorf("%s: GOMEMLIMIT is %s (%v), of %d bytes", name, c.Env[i].Value, err, limit)
 			}
 		}
+	}
+}
+
+// TestDoctorManifest: the Job that checks nodes before an installation has the rights of the
+// gateway's pod on the same nodes, no more, and leaves nothing behind.
+func TestDoctorManifest(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("manifests/doctor.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var configMap corev1.ConfigMap
+	var job batchv1.Job
+	docs := bytes.Split(text, []byte("\n---\n"))
+	if len(docs) != 2 {
+		t.Fatalf("%d objects, want a ConfigMap and a Job", len(docs))
+	}
+	if err := errors.Join(yaml.UnmarshalStrict(docs[0], &configMap), yaml.UnmarshalStrict(docs[1], &job)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := config.Parse([]byte(configMap.Data["gateway.yaml"])); err != nil {
+		t.Errorf("the configuration is refused: %v", err)
+	}
+	gateway, pod := readManifests(t).daemonSet.Spec.Template.Spec, job.Spec.Template.Spec
+	want, got := gateway.Containers[0].SecurityContext, pod.Containers[0].SecurityContext
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("-gateway +doctor:\n%s", diff)
+	}
+	if !pod.HostNetwork || pod.HostPID || pod.ServiceAccountName != "" ||
+		pod.RestartPolicy != corev1.RestartPolicyNever ||
+		*job.Spec.BackoffLimit != 0 || *job.Spec.TTLSecondsAfterFinished == 0 {
+		t.Errorf("the pod is %+v", pod)
+	}
+	if diff := gocmp.Diff(gateway.NodeSelector, pod.NodeSelector); diff != "" {
+		t.Errorf("other nodes: -gateway +doctor:\n%s", diff)
+	}
+	if diff := gocmp.Diff(gateway.Tolerations, pod.Tolerations); diff != "" {
+		t.Errorf("other nodes: -gateway +doctor:\n%s", diff)
+	}
+	for _, m := range pod.Containers[0].VolumeMounts {
+		if !m.ReadOnly {
+			t.Errorf("%s may be written", m.MountPath)
+		}
+	}
+	for _, v := range pod.Volumes {
+		if v.HostPath != nil && *v.HostPath.Type != corev1.HostPathDirectory {
+			t.Errorf("the Job makes %s on the node", v.HostPath.Path)
+		}
+	}
+	if job.Spec.Template.Labels["app.kubernetes.io/name"] == "sluice" {
+		t.Error("the gateways' selector matches the Job's pods")
+	}
+	command := pod.Containers[0].Args
+	if len(command) != 3 || command[0] != "doctor" || command[2] != "/etc/sluice/gateway.yaml" {
+		t.Errorf("it runs %q", command)
 	}
 }
 

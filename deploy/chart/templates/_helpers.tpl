@@ -43,6 +43,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
+{{- define "sluice.doctorSelector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}-doctor
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "sluice.doctorLabels" -}}
+{{ include "sluice.doctorSelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
 {{/* The gateways' tunnel, as nodes end it: fields vni and port. Rejects values with which nodes would end none. */}}
 {{- define "sluice.tunnel" -}}
 {{- $given := get .Values.config "directReturn" | default dict -}}

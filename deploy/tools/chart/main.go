@@ -1,13 +1,14 @@
 // Command chart lints the chart and renders the committed manifests from it, or with -check
 // compares them with its output: the gateway, and separately the parts that the chart's default
-// values leave out: the controller, the announcer and the nodes' ends of the tunnel. It also writes
-// docs/alerts.md from the chart's alerts, the chart's dashboards from dashboards.yaml, and the
-// configuration's schema into the chart's schema of values. With -values it renders a release with
-// other values.
+// values leave out: the controller, the announcer, the doctor and the nodes' ends of the tunnel. It
+// also writes docs/alerts.md from the chart's alerts, the chart's dashboards from dashboards.yaml,
+// and the configuration's schema into the chart's schema of values. With -values it renders a
+// release with other values.
 package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -111,19 +112,22 @@ type part struct {
 	name      string
 	values    map[string]any
 	how       string // the comment on the values
+	when      string // the comment on the order; empty: after the gateway
 	adapt     string
 	templates []string
 }
 
 var besides = []part{
-	{"controller", enabled("controller"), "controller.enabled", "the image",
+	{"controller", enabled("controller"), "controller.enabled", "", "the image",
 		[]string{"controller.yaml", "addresspools.yaml"}},
-	{"announcer", enabled("announcer"), "announcer.enabled", "the image",
+	{"announcer", enabled("announcer"), "announcer.enabled", "", "the image",
 		[]string{"announcer.yaml", "announcements.yaml", "addresspools.yaml"}},
+	{"doctor", enabled("doctor"), "doctor.enabled", "Apply it before sluice.yaml, in a namespace that admits " +
+		"privileged pods.", "the image, and the interfaces in the ConfigMap", []string{"doctor.yaml"}},
 	{"node", map[string]any{
 		"nodeTunnel": map[string]any{"gateways": []any{"10.0.1.2", "10.0.1.3"}},
 		"config":     map[string]any{"directReturn": map[string]any{"vni": 20942}},
-	}, "nodeTunnel.gateways", "the image, --gateway, and --vni to directReturn.vni of the gateways",
+	}, "nodeTunnel.gateways", "", "the image, --gateway, and --vni to directReturn.vni of the gateways",
 		[]string{"node.yaml"}},
 }
 
@@ -191,7 +195,7 @@ func (p *part) manifests(dir string) ([]byte, error) {
 	}
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# Rendered from deploy/chart with %s by `make -C deploy chart`. Do not edit.\n"+
-		"# Apply it after sluice.yaml, which has the namespace. Adapt %s.\n", p.how, p.adapt)
+		"# %s Adapt %s.\n", p.how, cmp.Or(p.when, "Apply it after sluice.yaml, which has the namespace."), p.adapt)
 	separator := ""
 	for _, m := range list {
 		if slices.Contains(p.templates, filepath.Base(m.Name)) {
