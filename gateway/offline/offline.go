@@ -174,6 +174,9 @@ func (g *Gateway) compilerConfig(file, node string, info objects.NodeInfo) compi
 		at := slices.IndexFunc(info.Addresses, func(a netip.Addr) bool { return a.Is6() == (f == 1) })
 		if at >= 0 {
 			unknown = info.Addresses[at]
+		} else { // it is the node's, so that it has the source ports of snat.ports
+			addresses = append(addresses, neigh.Address{Link: -1, Prefix: netip.PrefixFrom(unknown, unknown.BitLen()),
+				Global: true, Usable: true})
 		}
 		routed = append(routed, unknown)
 	}

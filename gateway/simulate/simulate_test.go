@@ -353,12 +353,7 @@ func TestPorts(t *testing.T) {
 	if err := os.WriteFile(config, []byte(few), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	node := "apiVersion: v1\nkind: Node\nmetadata: {name: gw-1}\n" +
-		"status: {addresses: [{type: InternalIP, address: 10.0.1.2}]}\n"
 	dir := edited(t, "{addresses: [10.1.0.11]}, {addresses: [10.1.0.12]}, {addresses: [10.1.0.13]}, ", "")
-	if err := os.WriteFile(filepath.Join(dir, "node.yaml"), []byte(node), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	r := record(t)
 	for i := range 1100 {
 		r.connect(clientOf(i), web4)
