@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -76,7 +77,7 @@ func (r *recorder) connect(client, vip string) {
 // data is a segment of a client with data.
 func data(client, vip string, payload int) *headertest.Packet {
 	p := headertest.TCP(client, vip, headertest.ACK|headertest.PSH)
-	p.Payload = make([]byte, payload)
+	p.Payload = bytes.Repeat([]byte("data"), payload/4+1)[:payload]
 	return p
 }
 
