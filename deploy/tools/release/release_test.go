@@ -45,11 +45,16 @@ func command(t *testing.T, dir string, env []string, args ...string) string {
 	return string(out)
 }
 
-// built compiles the gateway or the controller, as the tests of the image do.
+// built compiles a program for Linux, as the tests of the image do.
 func built(t *testing.T, arch, program string) string {
 	t.Helper()
+	return builtFor(t, "linux", arch, program)
+}
+
+func builtFor(t *testing.T, system, arch, program string) string {
+	t.Helper()
 	out := filepath.Join(t.TempDir(), program)
-	command(t, tree, []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + arch},
+	command(t, tree, []string{"CGO_ENABLED=0", "GOOS=" + system, "GOARCH=" + arch},
 		"go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", out, "./cmd/"+program)
 	return out
 }
@@ -114,7 +119,8 @@ func TestRelease(t *testing.T) {
 	for _, arch := range []string{"amd64", "arm64"} {
 		args = append(args, arch+"="+binaries[arch]+","+beside[arch])
 	}
-	plugged := "kubectl:linux-arm64=" + built(t, "arm64", "kubectl-sluice")
+	plugged := []string{"kubectl:darwin-arm64=" + builtFor(t, "darwin", "arm64", "kubectl-sluice"),
+		"kubectl:windows-amd64=" + builtFor(t, "windows", "amd64", "kubectl-sluice")}
 	dirs := [2]string{t.TempDir(), filepath.Join(t.TempDir(), "elsewhere")}
 	for i, dir := range dirs {
 		r := release{tree, dir, testVersion, "abc", testTime}
@@ -124,7 +130,7 @@ func TestRelease(t *testing.T) {
 		command(t, "..", nil, append([]string{
 			"go", "run", "./image", "-o", r.path("-image.tar"), "-version", testVersion, "-revision", "abc"},
 			args...)...)
-		if err := run(r, append(args[:2:2], plugged), io.Discard); err != nil {
+		if err := run(r, append(args[:2:2], plugged...), io.Discard); err != nil {
 			t.Fatal(err)
 		}
 		if i > 0 {
@@ -143,7 +149,7 @@ func TestRelease(t *testing.T) {
 		names = append(names, strings.Fields(line)[1])
 	}
 	want := []string{
-		"kubectl-sluice-0.1.0-linux-arm64.tar.gz",
+		"kubectl-sluice-0.1.0-darwin-arm64.tar.gz", "kubectl-sluice-0.1.0-windows-amd64.tar.gz",
 		"sluice-0.1.0-image.cdx.json", "sluice-0.1.0-image.tar",
 		"sluice-0.1.0-linux-amd64.cdx.json", "sluice-0.1.0-linux-amd64.tar.gz",
 		"sluice-0.1.0-linux-arm64.cdx.json", "sluice-0.1.0-linux-arm64.tar.gz", "sluice-0.1.0.tgz",
