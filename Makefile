@@ -103,6 +103,7 @@ lint: ## formatting, columns, vet, linters, spelling
 	$(GO) vet ./...
 	$(GO) vet -tags root ./...
 	cd deploy/tools && $(GO) vet ./... # a module of its own: its go.sum has to know what the gateway imports
+	cd test/ui && $(GO) vet ./... # likewise
 	$(GO) tool staticcheck -tags root ./... # without the tag, much of bench is used by no test
 	@! git grep -nE '^(<<<<<<<|>>>>>>>) ' || { echo 'these are marks of a merge: resolve it' >&2; exit 1; }
 	cd deploy/tools && $(GO) tool actionlint ../../.github/workflows/*.yaml

@@ -101,7 +101,7 @@ func TestUsage(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ want, args string }{
-		{"did you mean doctor?", "docter"}, {"did you mean support?", "suport"},
+		{"did you mean doctor?", "docter"}, {"did you mean support?", "supprt"},
 		{"did you mean json?", "services -o jsn"}, {"did you mean --namespace?", "--namespce x status"},
 	} {
 		if code, _, errs, _ := fleet(t, "", strings.Fields(c.args)...); code != 2 || !strings.Contains(errs, c.want) {
