@@ -89,6 +89,8 @@ var badFields = []badField{
 	{"scalar for mapping", "log: info", "gw.yaml:5: log: must be a mapping with the fields level, format"},
 	{"scalar for list", "workerCPUs: 3", "gw.yaml:5: workerCPUs: must be a list"},
 	{"empty element", "workerCPUs: [1, ~]", "gw.yaml:5: workerCPUs[1]: is empty, fill it in or remove it"},
+	{"empty text", "proxy: {clusterCIDRs: [10.0.0.0/8, \"\"]}",
+		"gw.yaml:5: proxy.clusterCIDRs[1]: is empty, fill it in or remove it"},
 	{"alias", "nodeName: &a x\nstateDir: *a", "gw.yaml:6: stateDir: uses a YAML alias, write the value itself"},
 	{"merge key", "log: {<<: {level: info}}", "gw.yaml:5: log.<<: is no known field"},
 	{"number for text", "nodeName: 12", "gw.yaml:5: nodeName: must be a text, put 12 in quotes"},

@@ -184,7 +184,7 @@ func (d *decoder) sequence(path string, n *yaml.Node, v reflect.Value) {
 		element := list.Index(i)
 		setDefaults(element)
 		at := fmt.Sprintf("%s[%d]", path, i)
-		if child.Kind == yaml.ScalarNode && child.Tag == "!!null" {
+		if child.Kind == yaml.ScalarNode && (child.Tag == "!!null" || child.Value == "") {
 			d.fail(at, child.Line, "is empty, fill it in or remove it")
 			continue
 		}
