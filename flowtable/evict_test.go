@@ -42,7 +42,7 @@ func TestFullChainShedOrder(t *testing.T) {
 }
 
 // oneHome returns a function that makes flows whose client keys have the same home, and whose reply
-// keys are in other chains.
+// keys are in other chains, also after MakeDirect.
 func oneHome(tb *Table, h *Handle, home uint64) func(proto uint8) NewFlow {
 	a, n := &tb.arenas[0], uint32(0)
 	return func(proto uint8) NewFlow {
@@ -53,8 +53,9 @@ func oneHome(tb *Table, h *Handle, home uint64) func(proto uint8) NewFlow {
 			f.reply(&reply)
 			port, _ := f.Port(0)
 			reply.ports = f.replyPorts(port)
-			far := a.home(h.secret.hash(false, &reply)) - home
-			if a.home(h.Hash(&f.Client)) == home && far+chainBuckets > 2*chainBuckets {
+			direct := f.Client.Reverse()
+			far := func(hash uint64) bool { return a.home(hash)-home+chainBuckets > 2*chainBuckets }
+			if a.home(h.Hash(&f.Client)) == home && far(h.secret.hash(false, &reply)) && far(h.Hash(&direct)) {
 				return f
 			}
 		}
