@@ -83,8 +83,9 @@ release: ## dist/: binaries, image, chart, SBOMs and SHA256SUMS of a version, re
 	for system in $(PLUGINS); do $(RELEASE_GO) GOOS=$${system%-*} GOARCH=$${system#*-} $(GO) build $(REBUILD) \
 		-trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/$$system/ ./cmd/kubectl-sluice || exit 1; done
 	cd deploy/tools && $(GO) run ./image -o ../../dist/sluice-$(VERSION)-image.tar -version $(VERSION) -revision $(REVISION) $(RELEASED)
+	rm -rf bin/man && cd deploy/tools && $(GO) run ./man -time $$(git log -1 --format=%ct) ../../bin/man
 	cd deploy/tools && $(GO) run ./release -dir ../../dist -version $(VERSION) -revision $(REVISION) \
-		-time $$(git log -1 --format=%ct) $(RELEASED) \
+		-time $$(git log -1 --format=%ct) -man ../../bin/man $(RELEASED) \
 		$(foreach system,$(PLUGINS),\
 			kubectl:$(system)=../../bin/$(system)/kubectl-sluice$(if $(filter windows%,$(system)),.exe))
 

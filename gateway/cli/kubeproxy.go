@@ -32,6 +32,7 @@ func (s *session) fromKubeProxyCommand() *cobra.Command {
 	c.Flags().StringArrayVar(&o.Interfaces, "interface", nil, "interface to forward on; repeat it for more")
 	c.Flags().IntVar(&o.CPUs, "cpus", runtime.NumCPU(),
 		"number of CPUs of a gateway node, for conntrack.maxPerCore")
+	c.Flag("cpus").DefValue = "the CPUs of this host"
 	return c
 }
 

@@ -89,6 +89,14 @@ type session struct {
 	page       int // with --watch: 1 for the first; 0 without
 }
 
+// Command returns the command line with all commands, for its manual pages. Its defaults do not
+// depend on the host.
+func Command() *cobra.Command {
+	root := (&session{app: &App{}}).root()
+	root.PersistentFlags().Lookup("socket").DefValue = config.Default().StatusSocket()
+	return root
+}
+
 func (s *session) root() *cobra.Command {
 	s.out, s.notes = s.app.Out, s.app.Err
 	root := &cobra.Command{

@@ -59,6 +59,9 @@ type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
+// Command returns the command line, for its manual page.
+func Command() *cobra.Command { return new(session).root() }
+
 func (s *session) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kubectl-sluice [flags] COMMAND [arguments of sluice COMMAND]",

@@ -2,7 +2,7 @@
 // binary, the chart's archive, an SBOM of each binary and of the image, and SHA256SUMS.
 //
 //	go run ./release -check -version 0.1.0
-//	go run ./release -dir ../../dist -version 0.1.0 -revision 1a2b3c -time 1795461955 \
+//	go run ./release -dir ../../dist -version 0.1.0 -revision 1a2b3c -time 1795461955 -man ../../bin/man \
 //		amd64=bin/amd64/sluice,bin/amd64/sluice-controller kubectl:darwin-arm64=bin/darwin-arm64/kubectl-sluice
 //	go run ./release -dir ../../dist -version 0.1.0 -time 1795461955 -push REGISTRY
 //
@@ -36,12 +36,13 @@ func main() {
 	version := flag.String("version", "", "version, without v")
 	revision := flag.String("revision", "", "commit")
 	seconds := flag.Int64("time", 0, "time of the commit, in seconds since the epoch")
+	man := flag.String("man", "", "directory with the manual pages of the programs")
 	tree := flag.String("tree", "../..", "root of the repository")
 	check := flag.Bool("check", false, "write nothing; fail if the tree has another version")
 	to := flag.String("push", "", "registry to which to push image and chart of -dir; makes nothing")
 	flag.Parse()
 	err := inOrder(*tree, *version)
-	r := release{*tree, *dir, *version, *revision, time.Unix(*seconds, 0).UTC()}
+	r := release{*tree, *dir, *man, *version, *revision, time.Unix(*seconds, 0).UTC()}
 	switch {
 	case err != nil || *check:
 	case *to != "":
@@ -56,8 +57,8 @@ func main() {
 
 // release holds the inputs, version and time that all parts share.
 type release struct {
-	tree, dir, version, revision string
-	time                         time.Time
+	tree, dir, man, version, revision string
+	time                              time.Time
 }
 
 // path names a file of the release.
@@ -117,14 +118,40 @@ func runPlugins(r *release, license []byte, args []string) (rest []string, err e
 	return rest, nil
 }
 
-// archive writes an archive of a binary, which was read from path, and its licences.
+// archive writes an archive of a binary, which was read from path, its manual pages and its
+// licences.
 func (r *release) archive(to string, license []byte, path, as string, content []byte) error {
 	others, err := licenses.Of(r.tree, content)
 	if err != nil {
 		return fmt.Errorf("%s: licences: %w", path, err)
 	}
 	files := []file{{"LICENSE", 0o644, license}, {licenses.FileName, 0o644, others}, {as, 0o755, content}}
-	return writeArchive(to, r.time, files)
+	pages, err := r.pages(strings.TrimSuffix(as, ".exe"))
+	if err != nil {
+		return err
+	}
+	return writeArchive(to, r.time, append(files, pages...))
+}
+
+// pages reads the manual pages of a program and of its commands.
+func (r *release) pages(program string) (list []file, err error) {
+	for _, pattern := range []string{program + ".1", program + "-*.1"} {
+		found, err := filepath.Glob(filepath.Join(r.man, pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range found {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, file{"man/man1/" + filepath.Base(path), 0o644, content})
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%s has no manual page %s.1: `make release` writes them", r.man, program)
+	}
+	return list, nil
 }
 
 // run writes the files made from the binaries, given as for the image, and from the image into the

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -121,9 +122,11 @@ func TestRelease(t *testing.T) {
 	}
 	plugged := []string{"kubectl:darwin-arm64=" + builtFor(t, "darwin", "arm64", "kubectl-sluice"),
 		"kubectl:windows-amd64=" + builtFor(t, "windows", "amd64", "kubectl-sluice")}
+	man := filepath.Join(t.TempDir(), "man")
+	command(t, "..", nil, "go", "run", "./man", "-time", strconv.FormatInt(testTime.Unix(), 10), man)
 	dirs := [2]string{t.TempDir(), filepath.Join(t.TempDir(), "elsewhere")}
 	for i, dir := range dirs {
-		r := release{tree, dir, testVersion, "abc", testTime}
+		r := release{tree, dir, man, testVersion, "abc", testTime}
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +142,7 @@ func TestRelease(t *testing.T) {
 	}
 	dir := dirs[0]
 	command(t, dir, nil, "sha256sum", "--strict", "-c", "SHA256SUMS")
-	testPush(t, release{tree, dir, testVersion, "abc", testTime})
+	testPush(t, release{tree, dir, man, testVersion, "abc", testTime})
 	sums, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
 	if err != nil {
 		t.Fatal(err)
@@ -185,10 +188,15 @@ func TestRelease(t *testing.T) {
 			t.Errorf("%s: %+v of %s, %d dependencies", arch, c, b.Metadata.Timestamp, len(*b.Dependencies))
 		}
 		archived := contents(t, r.path("-linux-"+arch+".tar.gz"))
-		if !bytes.Equal(archived[name], content) || len(archived) != 3 || len(archived["LICENSE"]) == 0 ||
+		if !bytes.Equal(archived[name], content) || len(archived) < 30 || len(archived["LICENSE"]) == 0 ||
+			len(archived["man/man1/sluice-flows.1"]) == 0 || archived["man/man1/kubectl-sluice.1"] != nil ||
 			!bytes.Contains(archived["THIRD_PARTY_LICENSES"], []byte("\ngithub.com/cilium/ebpf v")) {
 			t.Errorf("%s: the archive holds %d files, or another binary", arch, len(archived))
 		}
+	}
+	archived := contents(t, filepath.Join(dir, "kubectl-sluice-0.1.0-darwin-arm64.tar.gz"))
+	if len(archived) != 4 || len(archived["man/man1/kubectl-sluice.1"]) == 0 {
+		t.Errorf("the plugin's archive holds %q", slices.Sorted(maps.Keys(archived)))
 	}
 	b := decoded(t, r.path("-image.cdx.json"))
 	if got := components(t, b); len(got) != len(both)+4 { // and two programs per architecture
@@ -305,9 +313,10 @@ func TestRefused(t *testing.T) {
 		{"no architecture", "main.go", "name it as"},
 		{"no file", "amd64=/nonexistent", "no such file"},
 		{"no Go binary", "amd64=main.go", "main.go: "},
+		{"no manual page", "kubectl:linux-amd64=" + must(os.Executable()), "has no manual page"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := release{tree, t.TempDir(), testVersion, "abc", testTime}
+			r := release{tree, t.TempDir(), "", testVersion, "abc", testTime}
 			if err := run(r, []string{tt.arg}, io.Discard); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, want %s", err, tt.want)
 			}
