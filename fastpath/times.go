@@ -7,9 +7,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// times returns where the times of a flow's backend are counted, or nil.
+// times returns the times of a flow's backend to count in, or nil.
 func (w *Worker) times(ref flowtable.Ref) *stats.BackendTimes {
-	return w.stats.Times.At(services.BackendRef(w.flows.Flow(ref).BackendRef()).Index())
+	return w.stats.Times.Count(services.BackendRef(w.flows.Flow(ref).BackendRef()).Index())
 }
 
 // observe updates a flow by one of its packets, and counts the wait that the packet ends. It
@@ -40,14 +40,15 @@ func (w *Worker) countObserved(ref flowtable.Ref, side flowtable.Side, o *flowta
 // countRepeated counts a client's SYN or INIT that finds its flow. If the network has duplicated
 // the packet, the copy counts, too.
 func (w *Worker) countRepeated(ref flowtable.Ref) {
-	t := w.times(ref)
-	if t == nil {
+	state := w.flows.Flow(ref).State()
+	if state != flowtable.SynSeen && state != flowtable.SynRecv {
 		return
 	}
-	switch w.flows.Flow(ref).State() {
-	case flowtable.SynSeen:
+	switch t := w.times(ref); {
+	case t == nil:
+	case state == flowtable.SynSeen:
 		t.RepeatedSYNs.Add(1)
-	case flowtable.SynRecv:
+	default:
 		t.RepeatedAfter.Add(1)
 	}
 }

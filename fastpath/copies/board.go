@@ -11,6 +11,8 @@ package copies
 import (
 	"sync/atomic"
 	"time"
+
+	"sluice.dev/sluice/fastpath/stats"
 )
 
 // Delay bounds the time from the answer of a flow of another gateway to its copy here, while
@@ -43,33 +45,6 @@ func (o Outcome) String() string {
 	return [...]string{"undecided", "protected", "no_member", "refused", "late", "no_room"}[min(o, NumOutcomes-1)]
 }
 
-// WaitBounds are the upper bounds of Waits.Flows, but for the last one.
-var WaitBounds = [...]time.Duration{50 * time.Microsecond, 100 * time.Microsecond, 150 * time.Microsecond,
-	200 * time.Microsecond, 300 * time.Microsecond, 400 * time.Microsecond, 600 * time.Microsecond,
-	800 * time.Microsecond, 1000 * time.Microsecond, 1500 * time.Microsecond, 2000 * time.Microsecond}
-
-// Waits is how long backends' answers waited for copies of their flows.
-type Waits struct {
-	Flows [len(WaitBounds) + 1]uint64 // by duration
-	Sum   time.Duration
-}
-
-// Quantile returns an upper bound of a share of the waits: 0.5 for the median. It is the longest
-// bound for waits that are longer, and 0 if nothing waited.
-func (w *Waits) Quantile(share float64) time.Duration {
-	all := uint64(0)
-	for _, n := range w.Flows {
-		all += n
-	}
-	seen := uint64(0)
-	for i, n := range w.Flows {
-		if seen += n; seen > 0 && float64(seen) >= share*float64(all) {
-			return WaitBounds[min(i, len(WaitBounds)-1)]
-		}
-	}
-	return 0
-}
-
 // Board belongs to a table of a group. Its methods may be called by any goroutine.
 type Board struct {
 	workers     []worker
@@ -84,8 +59,7 @@ type worker struct {
 	wake    func()
 	waiting atomic.Int32 // packets that wait for a decision
 	left    [NumOutcomes]atomic.Uint64
-	waits   [len(WaitBounds) + 1]atomic.Uint64
-	waited  atomic.Int64 // nanoseconds
+	waits   stats.Histogram
 	_       [64]byte
 }
 
@@ -134,23 +108,16 @@ func (b *Board) Decisions() uint64 { return b.decided.Load() }
 func (b *Board) Left(worker int, o Outcome, waited time.Duration) {
 	w := &b.workers[worker]
 	w.left[o].Add(1)
-	i := 0
-	for i < len(WaitBounds) && waited > WaitBounds[i] {
-		i++
-	}
-	w.waits[i].Add(1)
-	w.waited.Add(int64(waited))
+	w.waits.Add(waited)
 }
 
-// Waits returns the durations that were counted by Left.
-func (b *Board) Waits() (all Waits) {
+// Waits returns, by worker, how long the answers waited that were counted by Left.
+func (b *Board) Waits() []*stats.Histogram {
+	list := make([]*stats.Histogram, len(b.workers))
 	for i := range b.workers {
-		for j := range all.Flows {
-			all.Flows[j] += b.workers[i].waits[j].Load()
-		}
-		all.Sum += time.Duration(b.workers[i].waited.Load())
+		list[i] = &b.workers[i].waits
 	}
-	return all
+	return list
 }
 
 // Flows returns how many flows were counted by Left, by outcome.

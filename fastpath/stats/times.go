@@ -8,15 +8,24 @@ import (
 
 // Times has, by backend index, how long backends took to answer, and how often they and their
 // clients tried again or gave up. The workers share it: they count in it once or twice for a
-// connection. Like Counters it grows by pages.
+// connection. Only a backend with something to count has BackendTimes: a worker takes them from a
+// stock when it counts the first time, because workers never allocate.
 type Times struct {
-	pages [timesPages]atomic.Pointer[[timesPageSize]BackendTimes]
+	pages [timesPages]atomic.Pointer[timesPage]
+	stock [timesStock]atomic.Pointer[BackendTimes]
+	taken atomic.Uint32 // attempts to take from the stock
+	fill  atomic.Uint32 // the stock is filled up to here
 }
+
+type timesPage [timesPageSize]atomic.Pointer[BackendTimes]
 
 const (
 	timesPageBits = 7
 	timesPageSize = 1 << timesPageBits
 	timesPages    = MaxBackends >> timesPageBits
+
+	// timesStock bounds the stock, in BackendTimes of 1.4 KB.
+	timesStock = 4096
 )
 
 // BackendTimes are the times of one backend. Any goroutine may add to them and read them.
@@ -36,17 +45,29 @@ type BackendTimes struct {
 	ResetByBackend, ResetByClient atomic.Uint64
 }
 
-// Ensure makes indexes below n usable. Only the control loop calls it.
+// Ensure makes indexes below n usable, and fills the stock. Only the control loop calls it.
 func (t *Times) Ensure(n int) {
 	for p := 0; t != nil && p<<timesPageBits < n && p < timesPages; p++ {
 		if t.pages[p].Load() == nil {
-			t.pages[p].Store(new([timesPageSize]BackendTimes))
+			t.pages[p].Store(new(timesPage))
+		}
+	}
+	if t != nil {
+		t.fill.Store(max(t.fill.Load(), uint32(min(n, timesStock))))
+		t.Refill()
+	}
+}
+
+// Refill replaces what workers have taken from the stock. Any goroutine but a worker may call it.
+func (t *Times) Refill() {
+	for i := range t.stock[:t.fill.Load()] {
+		if t.stock[i].Load() == nil {
+			t.stock[i].CompareAndSwap(nil, new(BackendTimes))
 		}
 	}
 }
 
-// At returns the times of a backend index, or nil if Ensure has not made it usable.
-func (t *Times) At(index uint32) *BackendTimes {
+func (t *Times) at(index uint32) *atomic.Pointer[BackendTimes] {
 	if t == nil {
 		return nil
 	}
@@ -55,6 +76,43 @@ func (t *Times) At(index uint32) *BackendTimes {
 		return nil
 	}
 	return &page[index&(timesPageSize-1)]
+}
+
+// At returns the times of a backend index, or nil if nothing was counted for it.
+func (t *Times) At(index uint32) *BackendTimes {
+	if p := t.at(index); p != nil {
+		return p.Load()
+	}
+	return nil
+}
+
+// Count returns the times of a backend index to count in, or nil if Ensure has not made it usable,
+// or if the index has none and the stock is empty.
+func (t *Times) Count(index uint32) *BackendTimes {
+	p := t.at(index)
+	if p == nil {
+		return nil
+	}
+	if b := p.Load(); b != nil {
+		return b
+	}
+	fill := t.fill.Load()
+	if fill == 0 {
+		return nil
+	}
+	if b := t.stock[(t.taken.Add(1)-1)%fill].Swap(nil); b != nil {
+		p.CompareAndSwap(nil, b) // another worker may have been first
+	}
+	return p.Load()
+}
+
+// Remove removes and returns the times of a backend index, which may be nil. No worker counts in
+// them any more.
+func (t *Times) Remove(index uint32) *BackendTimes {
+	if p := t.at(index); p != nil {
+		return p.Swap(nil)
+	}
+	return nil
 }
 
 // Histogram counts durations in four buckets for each power of two of microseconds: a bucket is at

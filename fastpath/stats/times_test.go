@@ -1,6 +1,8 @@
 package stats
 
 import (
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 )
@@ -32,20 +34,73 @@ func TestHistogramBuckets(t *testing.T) {
 	}
 }
 
-// TestTimes: an index is usable after Ensure, and adding allocates nothing.
+// TestTimes: an index is usable after Ensure, and counting allocates nothing.
 func TestTimes(t *testing.T) {
 	var none *Times
 	none.Ensure(1)
 	var times Times
 	times.Ensure(timesPageSize + 1)
-	if none.At(0) != nil || times.At(2*timesPageSize) != nil || times.At(MaxBackends-1) != nil {
+	if none.Count(0) != nil || times.Count(2*timesPageSize) != nil || times.Count(MaxBackends-1) != nil {
 		t.Error("an index without Ensure is usable")
 	}
-	b := times.At(timesPageSize)
+	if times.At(timesPageSize) != nil || none.At(0) != nil || none.Remove(0) != nil {
+		t.Error("an index has times before one is counted")
+	}
+	index := uint32(0)
+	if allocs := testing.AllocsPerRun(50, func() { times.Count(index).Refused.Add(1); index++ }); allocs != 0 {
+		t.Errorf("%v allocations for the times of a backend", allocs)
+	}
+	b := times.Count(timesPageSize)
 	if allocs := testing.AllocsPerRun(100, func() { b.Answer.Add(150 * time.Millisecond) }); allocs != 0 {
 		t.Errorf("%v allocations for a duration", allocs)
 	}
 	if n := b.Answer.Buckets[bucketOf(150*time.Millisecond)].Load(); n != 101 || b.Answer.Micros.Load() != 101*150_000 {
 		t.Errorf("%d durations of %d µs, want 101 of 150 ms", n, b.Answer.Micros.Load())
 	}
+	if times.Remove(timesPageSize) != b || times.At(timesPageSize) != nil {
+		t.Error("the index has times after they were removed")
+	}
+}
+
+// TestTimesOfManyBackends: memory is taken by backends that something is counted for, and by a
+// bounded stock; what a worker finds no room for is counted after the next Refill. Two workers
+// count in the same times.
+func TestTimesOfManyBackends(t *testing.T) {
+	const backends = 200_000
+	var times Times
+	held := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := held()
+	times.Ensure(backends)
+	if n := held() - before; n > 12<<20 {
+		t.Errorf("%d MiB for %d backends without times, want 12 at most", n>>20, backends)
+	}
+	for i := range uint32(timesStock) {
+		if times.Count(i) == nil {
+			t.Fatalf("no times for backend %d: the stock has %d", i, timesStock)
+		}
+	}
+	if times.Count(backends-1) != nil {
+		t.Error("times from an empty stock")
+	}
+	times.Refill()
+	var workers sync.WaitGroup
+	for range 2 {
+		workers.Go(func() {
+			for i := range uint32(1000) {
+				times.Count(backends - 1 - i).Refused.Add(1)
+			}
+		})
+	}
+	workers.Wait()
+	for i := range uint32(1000) {
+		if n := times.At(backends - 1 - i).Refused.Load(); n != 2 {
+			t.Fatalf("backend %d has %d, want one of each worker", backends-1-i, n)
+		}
+	}
+	runtime.KeepAlive(&times)
 }

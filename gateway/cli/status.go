@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -271,14 +270,10 @@ func groupRows(r *rows, v *status.GroupView) {
 		text += ": " + strings.Join(why, ", ")
 	}
 	r.row("Copied flows:", text)
-	if w := v.AnswerWait; w.P99Seconds > 0 {
-		r.row("Wait for copies:", fmt.Sprintf("at most %v for half of the answers, %v for 99 %%",
-			microseconds(w.P50Seconds), microseconds(w.P99Seconds)))
+	if w := v.AnswerWait; w.Count > 0 {
+		r.row("Wait for copies:", fmt.Sprintf("median %v, 99th percentile %v",
+			time.Duration(w.MedianMicros)*time.Microsecond, time.Duration(w.P99Micros)*time.Microsecond))
 	}
-}
-
-func microseconds(seconds float64) time.Duration {
-	return time.Duration(math.Round(seconds*1e6)) * time.Microsecond
 }
 
 // reasons joins the reason for the mode with the settings that device and socket rejected.

@@ -19,7 +19,7 @@ import (
 const announcerConfig = "/etc/sluice/announce.yaml"
 
 func (s *session) supportCommand() *cobra.Command {
-	var file, configFile string
+	var file, configFile, key string
 	var without bool
 	profile := 5 * time.Second
 	src := support.Source{Announcer: view.DefaultSocket, AnnouncerConfig: announcerConfig}
@@ -38,13 +38,19 @@ func (s *session) supportCommand() *cobra.Command {
 			}
 			src.Client, src.Profile = status.NewClient(s.socket), profile
 			src.Facts = func(ctx context.Context) (*doctor.Facts, error) { return s.readFacts(ctx, configFile) }
-			return s.support(c.Context(), &src, file, without)
+			var names *archive.Names
+			if without {
+				names = archive.NewNames(key)
+			}
+			return s.support(c.Context(), &src, file, names)
 		},
 	}
 	f := c.Flags()
 	f.StringVar(&file, "file", "", "file to write; -: standard output (default: sluice-support-TIME.tar.gz)")
 	f.BoolVar(&without, "without-addresses", false,
 		"replace IP and MAC addresses, each by the same name everywhere, and leave out BPF maps")
+	f.StringVar(&key, "names-key", "",
+		"with --without-addresses: archives with the same key have the same names (default: random)")
 	f.DurationVar(&profile, "profile", profile, "time of the CPU profile; 0s: none")
 	f.StringVar(&configFile, "config", "", "configuration file (default: the running daemon's)")
 	f.StringVar(&src.Announcer, "announcer", src.Announcer, "socket of the announcer: status.sock in its --state-dir")
@@ -53,15 +59,15 @@ func (s *session) supportCommand() *cobra.Command {
 	return c
 }
 
-func (s *session) support(ctx context.Context, src *support.Source, file string, without bool) error {
+func (s *session) support(ctx context.Context, src *support.Source, file string, names *archive.Names) error {
 	version := status.ThisBuild().String()
 	var index *archive.Index
 	var err error
 	if file == "-" {
-		index, err = archive.Write(ctx, s.app.Out, src.Parts(), version, without)
+		index, err = archive.Write(ctx, s.app.Out, src.Parts(), version, names)
 	} else {
 		file = cmp.Or(file, archive.FileName(time.Now()))
-		index, err = archive.WriteFile(ctx, file, src.Parts(), version, without)
+		index, err = archive.WriteFile(ctx, file, src.Parts(), version, names)
 	}
 	if err != nil {
 		return err

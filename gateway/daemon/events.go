@@ -52,6 +52,7 @@ func (d *Daemon) followTrends(ctx context.Context) {
 			w.Look(d.sample())
 		case now := <-samples.C:
 			d.drops.Drain(now)
+			d.workers.RefillTimes()
 		}
 	}
 }

@@ -37,6 +37,11 @@ func (d *Daemon) Backends() []status.BackendView {
 // Times implements status.Gateway.
 func (d *Daemon) Times() status.AllTimesView { return status.AllTimes(d.snapshot(), d.totals) }
 
+// ServiceTimes implements status.Gateway.
+func (d *Daemon) ServiceTimes() []status.ServiceTimesView {
+	return status.ServiceTimes(d.snapshot(), d.totals)
+}
+
 // nextHopOf describes where packets to an address are sent.
 func (d *Daemon) nextHopOf(a netip.Addr) string {
 	addr := header.AddrFrom(a)

@@ -127,9 +127,7 @@ func (d *Daemon) groupView() *status.GroupView {
 	for _, s := range v.Standings {
 		view.Sources = append(view.Sources, status.GroupSourceView{Address: s.Address, State: string(s.State)})
 	}
-	waits := d.group.Waits()
-	view.AnswerWait = status.WaitView{P50Seconds: waits.Quantile(0.5).Seconds(),
-		P99Seconds: waits.Quantile(0.99).Seconds()}
+	view.AnswerWait = status.HistogramOf(d.group.Waits()...)
 	for o, n := range d.group.Flows() {
 		if o := copies.Outcome(o); o != copies.Undecided {
 			view.Flows[o.String()] = n
@@ -207,14 +205,7 @@ func sourceConditions(v *status.GroupView) (list []status.ConditionView) {
 // groupMetrics implements metrics.Extras.Group.
 func (d *Daemon) groupMetrics() metrics.Group {
 	v := d.groupView()
-	m := metrics.Group{Flows: v.Flows, HeldPorts: v.HeldPorts}
-	waits := d.group.Waits()
-	m.AnswerWait = metrics.Histogram{Sum: waits.Sum.Seconds(), Buckets: map[float64]uint64{}}
-	for i, n := range waits.Flows {
-		if m.AnswerWait.Count += n; i < len(copies.WaitBounds) {
-			m.AnswerWait.Buckets[copies.WaitBounds[i].Seconds()] = m.AnswerWait.Count
-		}
-	}
+	m := metrics.Group{Flows: v.Flows, HeldPorts: v.HeldPorts, AnswerWait: v.AnswerWait}
 	for _, o := range v.Members {
 		m.Members = append(m.Members, metrics.GroupMember{Name: o.Name, HasOurFlows: o.HasOurFlows,
 			WeHaveItsFlows: o.WeHaveItsFlows, Copies: o.Copies, Lag: o.Lag})

@@ -222,6 +222,9 @@ func (s *standby) Backends() []status.BackendView { return nil }
 // Times implements status.Gateway.
 func (s *standby) Times() (v status.AllTimesView) { return v }
 
+// ServiceTimes implements status.Gateway.
+func (s *standby) ServiceTimes() []status.ServiceTimesView { return nil }
+
 // Flows implements status.Gateway.
 func (s *standby) Flows(
 	_ *status.FlowFilter, _ uint64, _ int, page []status.FlowView,

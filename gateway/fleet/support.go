@@ -32,9 +32,13 @@ func (s *session) support(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	command := []string{"support", "--file", "-", "--profile", profile.String(), fmt.Sprintf("--without-addresses=%t",
-		*without)}
-	index, err := archive.WriteFile(ctx, *file, s.parts(list, command), s.version, *without)
+	command := []string{"support", "--file", "-", "--profile", profile.String()}
+	var names *archive.Names
+	if *without {
+		names = archive.NewNames("") // an address has one name in the archives of all gateways
+		command = append(command, "--without-addresses", "--names-key", names.Key())
+	}
+	index, err := archive.WriteFile(ctx, *file, s.parts(list, command), s.version, names)
 	if err != nil {
 		return failure{err}
 	}

@@ -9,6 +9,7 @@ import (
 	"sluice.dev/sluice/announce/pulse"
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/fastpath/copies"
+	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/gateway/group"
 	"sluice.dev/sluice/gateway/sources"
 )
@@ -73,8 +74,8 @@ func (m *Members) Slow() string {
 // got an answer.
 func (m *Members) Flows() [copies.NumOutcomes]uint64 { return m.flows.Board().Flows() }
 
-// Waits returns how long backends' answers waited for copies of their flows.
-func (m *Members) Waits() copies.Waits { return m.flows.Board().Waits() }
+// Waits returns, by worker, how long backends' answers waited for copies of their flows.
+func (m *Members) Waits() []*stats.Histogram { return m.flows.Board().Waits() }
 
 const (
 	// lookEvery is the interval of views.

@@ -216,6 +216,9 @@ func (g *Group) Suspect(ctx context.Context, id, position int, p fastpath.Piece)
 	return g.Do(ctx, id, func(w *fastpath.Worker) { w.Suspect(position, p) })
 }
 
+// RefillTimes replaces the times that workers have taken from their stock.
+func (g *Group) RefillTimes() { g.times.Refill() }
+
 // Blocks returns the workers' counters.
 func (g *Group) Blocks() []*stats.Block {
 	blocks := make([]*stats.Block, len(g.workers))

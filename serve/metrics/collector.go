@@ -23,7 +23,7 @@ import (
 type Source interface {
 	Services() []status.ServiceView
 	Backends() []status.BackendView
-	Times() status.AllTimesView
+	ServiceTimes() []status.ServiceTimesView
 	Stats() status.StatsView
 	SourcePorts() []status.SourcePortsView
 	Status() status.StatusView
@@ -59,7 +59,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	e := emitter{ch}
 	c.services(e, c.source.Services())
-	c.times(e, c.source.Times().Services)
+	c.times(e, c.source.ServiceTimes())
 	if c.extras.Backends != nil && c.extras.Backends() {
 		c.backends(e, c.source.Backends())
 	}
@@ -86,9 +86,23 @@ func (e emitter) gauge(d *prometheus.Desc, v float64, labels ...string) {
 	e.ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 }
 
-func (e emitter) histogram(d *prometheus.Desc, h Histogram, labels ...string) {
-	e.ch <- prometheus.MustNewConstHistogram(d, h.Count, h.Sum, h.Buckets, labels...)
+// histogram emits a histogram with upper bounds in µs, which are bounds of stats.Histogram, so that
+// no time is in two buckets.
+func (e emitter) histogram(d *prometheus.Desc, v *status.HistogramView, bounds []uint64, labels ...string) {
+	const microsPerSecond = 1e6
+	buckets, sum, next := map[float64]uint64{}, uint64(0), v.Buckets
+	for _, bound := range bounds {
+		for len(next) > 0 && next[0].ToMicros != 0 && next[0].ToMicros <= bound {
+			sum += next[0].Count
+			next = next[1:]
+		}
+		buckets[float64(bound)/microsPerSecond] = sum
+	}
+	e.ch <- prometheus.MustNewConstHistogram(d, v.Count, float64(v.SumMicros)/microsPerSecond, buckets, labels...)
 }
+
+// timesBounds are the upper bounds of the times of services, from 256 µs to 17 s.
+var timesBounds = []uint64{1 << 8, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24}
 
 func (e emitter) flag(d *prometheus.Desc, v bool, labels ...string) {
 	if v {
@@ -130,40 +144,17 @@ func (c *collector) times(e emitter, list []status.ServiceTimesView) {
 		}
 		labels := []string{v.Namespace, v.Service, strconv.Itoa(int(v.Port)), v.Protocol}
 		and := func(label string) []string { return append(labels[:len(labels):len(labels)], label) }
-		e.histogram(c.d.serviceAnswer, histogramOf(&v.Answer), labels...)
+		e.histogram(c.d.serviceAnswer, &v.Answer, timesBounds, labels...)
 		if v.Protocol == "UDP" {
 			continue
 		}
-		e.histogram(c.d.serviceHandshake, histogramOf(&v.Handshake), labels...)
+		e.histogram(c.d.serviceHandshake, &v.Handshake, timesBounds, labels...)
 		e.count(c.d.serviceRepeatedSYNs, float64(v.RepeatedSYNs), and("no")...)
 		e.count(c.d.serviceRepeatedSYNs, float64(v.RepeatedSYNsAfterAnswer), and("yes")...)
 		e.count(c.d.serviceRefused, float64(v.Refused), labels...)
 		e.count(c.d.serviceResets, float64(v.ResetByBackend), and("backend")...)
 		e.count(c.d.serviceResets, float64(v.ResetByClient), and("client")...)
 	}
-}
-
-// firstBoundMicros and lastBoundMicros are the least and the greatest bound of a histogram's
-// buckets, each four times the one before: bounds of stats.Histogram, so that no time is in two of
-// them.
-const (
-	firstBoundMicros = 1 << 8
-	lastBoundMicros  = 1 << 24
-)
-
-func histogramOf(v *status.HistogramView) Histogram {
-	const microsPerSecond = 1e6
-	h := Histogram{Buckets: map[float64]uint64{}, Count: v.Count, Sum: float64(v.SumMicros) / microsPerSecond}
-	for bound := uint64(firstBoundMicros); bound <= lastBoundMicros; bound *= 4 {
-		sum := uint64(0)
-		for _, b := range v.Buckets {
-			if b.ToMicros != 0 && b.ToMicros <= bound {
-				sum += b.Count
-			}
-		}
-		h.Buckets[float64(bound)/microsPerSecond] = sum
-	}
-	return h
 }
 
 func (c *collector) backends(e emitter, list []status.BackendView) {

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"sluice.dev/sluice/serve/status"
 )
 
 // Extras are metrics that not every gateway has. Those of nil fields are left out.
@@ -41,14 +43,7 @@ type Group struct {
 	HeldPorts int
 	Flows     map[string]uint64 // since the start, by outcome
 	// AnswerWait is how long answers to SYNs waited for copies of their flows.
-	AnswerWait Histogram
-}
-
-// Histogram has the numbers of durations that are not longer than each bound in seconds.
-type Histogram struct {
-	Buckets map[float64]uint64
-	Count   uint64
-	Sum     float64 // seconds
+	AnswerWait status.HistogramView
 }
 
 // GroupMember is another gateway.
@@ -181,8 +176,11 @@ func (g Group) collect(e emitter, d *descs) {
 		e.count(d.groupFlows, float64(g.Flows[outcome]), outcome)
 	}
 	e.gauge(d.groupHeld, float64(g.HeldPorts))
-	e.histogram(d.groupWait, g.AnswerWait)
+	e.histogram(d.groupWait, &g.AnswerWait, waitBounds)
 }
+
+// waitBounds are the upper bounds of AnswerWait: an answer waits 2 ms at most.
+var waitBounds = []uint64{64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096}
 
 func number(b bool) float64 {
 	if b {

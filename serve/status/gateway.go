@@ -25,6 +25,8 @@ type Gateway interface {
 	Backends() []BackendView
 	// Times lists how long endpoints took to answer, by service and address.
 	Times() AllTimesView
+	// ServiceTimes has the services of Times.
+	ServiceTimes() []ServiceTimesView
 	// Flows appends up to limit flows that match to page, from cursor on (0 is the start), and
 	// returns the next cursor; 0 is the end. A page may be empty before the end. Flows that begin
 	// or end between pages may be missed; none appears twice.

@@ -16,13 +16,7 @@ type GroupView struct {
 	// answer: protected, or the reason if not (no_member, refused, late, no_room).
 	Flows map[string]uint64 `json:"flows"`
 	// AnswerWait is how long answers to SYNs waited for copies of their flows, since the start.
-	AnswerWait WaitView `json:"answerWait"`
-}
-
-// WaitView has upper bounds of half and of 99 % of durations; 0 if there was none.
-type WaitView struct {
-	P50Seconds float64 `json:"p50Seconds"`
-	P99Seconds float64 `json:"p99Seconds"`
+	AnswerWait HistogramView `json:"answerWait"`
 }
 
 // GroupMemberView is another gateway of the group.

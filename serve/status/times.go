@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"sluice.dev/sluice/fastpath/services"
@@ -151,52 +150,78 @@ func (v *TimesView) add(o *TimesView, sign uint64) {
 	v.ResetByClient += sign * o.ResetByClient
 }
 
-// loader returns the value of a counter, and may change it.
-type loader func(*atomic.Uint64) uint64
-
-// histogramOf reads a histogram.
-func histogramOf(h *stats.Histogram, load loader) (v HistogramView) {
+// HistogramOf reads histograms, and returns their sum.
+func HistogramOf(list ...*stats.Histogram) (v HistogramView) {
 	micros := func(bucket int) uint64 { return uint64(stats.BucketStart(bucket) / time.Microsecond) }
-	for i := range h.Buckets {
-		n := load(&h.Buckets[i])
+	for i := range stats.HistogramBuckets {
+		n := uint64(0)
+		for _, h := range list {
+			n += h.Buckets[i].Load()
+		}
 		if n == 0 {
 			continue
 		}
 		b := BucketView{FromMicros: micros(i), Count: n}
-		if i+1 < len(h.Buckets) {
+		if i+1 < stats.HistogramBuckets {
 			b.ToMicros = micros(i + 1)
 		}
 		v.Count += n
 		v.Buckets = append(v.Buckets, b)
 	}
-	v.SumMicros = load(&h.Micros)
+	for _, h := range list {
+		v.SumMicros += h.Micros.Load()
+	}
 	v.MedianMicros, v.P99Micros = v.at(0.5), v.at(0.99)
 	return v
 }
 
-// timesOf reads the times of a backend index.
-func timesOf(b *stats.BackendTimes, load loader) TimesView {
+// timesOf reads the times of a backend.
+func timesOf(b *stats.BackendTimes) TimesView {
 	return TimesView{
-		Handshake: histogramOf(&b.Handshake, load), Answer: histogramOf(&b.Answer, load),
-		RepeatedSYNs: load(&b.RepeatedSYNs), RepeatedSYNsAfterAnswer: load(&b.RepeatedAfter),
-		Refused: load(&b.Refused), ResetByBackend: load(&b.ResetByBackend), ResetByClient: load(&b.ResetByClient),
+		Handshake: HistogramOf(&b.Handshake), Answer: HistogramOf(&b.Answer),
+		RepeatedSYNs: b.RepeatedSYNs.Load(), RepeatedSYNsAfterAnswer: b.RepeatedAfter.Load(),
+		Refused: b.Refused.Load(), ResetByBackend: b.ResetByBackend.Load(), ResetByClient: b.ResetByClient.Load(),
 	}
 }
 
-// AllTimes lists the times of a snapshot's service ports and endpoints, in the order of
-// ServiceViews and BackendViews.
+// ServiceTimes lists the times of a snapshot's service ports, in the order of ServiceViews.
+func ServiceTimes(s *services.Snapshot, l *Totals) []ServiceTimesView {
+	return readTimes(s, l, func(*services.Backend, *ServiceTimesView, *TimesView) {})
+}
+
+// AllTimes is ServiceTimes with the times of endpoints, in the order of BackendViews.
 func AllTimes(s *services.Snapshot, l *Totals) AllTimesView {
-	all := AllTimesView{Services: []ServiceTimesView{}, Backends: []BackendTimesView{}}
+	all := AllTimesView{Backends: []BackendTimesView{}}
+	all.Services = readTimes(s, l, func(b *services.Backend, of *ServiceTimesView, times *TimesView) {
+		v := BackendTimesView{netip.AddrPortFrom(b.Addr.Netip(), b.Port), *of}
+		v.TimesView = TimesView{}
+		if times != nil {
+			v.TimesView = *times
+		}
+		all.Backends = append(all.Backends, v)
+	})
+	slices.SortFunc(all.Backends, func(a, b BackendTimesView) int {
+		return cmp.Or(compareTimes(&a.ServiceTimesView, &b.ServiceTimesView), a.Address.Compare(b.Address))
+	})
+	return all
+}
+
+// readTimes lists the times of service ports, and calls each for their backends; a backend without
+// times has nil.
+func readTimes(
+	s *services.Snapshot, l *Totals, each func(*services.Backend, *ServiceTimesView, *TimesView),
+) []ServiceTimesView {
+	list := []ServiceTimesView{}
 	at := map[services.ServiceID]int{}
 	service := func(p *services.Service) *ServiceTimesView {
 		i, ok := at[p.ID]
 		if !ok {
-			i = len(all.Services)
+			i = len(list)
 			at[p.ID] = i
-			all.Services = append(all.Services, ServiceTimesView{Namespace: p.Namespace, Service: p.Name,
+			list = append(list, ServiceTimesView{Namespace: p.Namespace, Service: p.Name,
 				PortName: p.PortName, Protocol: ProtocolName(p.Proto), Port: p.Port, TimesView: l.retiredTimes(p.ID)})
 		}
-		return &all.Services[i]
+		return &list[i]
 	}
 	s.Frontends(func(f *services.Frontend) bool { service(f.Service); return true })
 	s.Backends(func(b *services.Backend) bool {
@@ -204,20 +229,18 @@ func AllTimes(s *services.Snapshot, l *Totals) AllTimesView {
 		if p == nil {
 			return true // a removed service's backend, kept for its flows
 		}
-		of := service(p)
-		v := BackendTimesView{netip.AddrPortFrom(b.Addr.Netip(), b.Port), *of}
-		v.TimesView = l.times(b.Ref)
-		of.add(&v.TimesView, 1)
-		all.Backends = append(all.Backends, v)
+		of, times := service(p), l.times(b.Ref)
+		if times != nil {
+			of.add(times, 1)
+		}
+		each(b, of, times)
 		return true
 	})
-	compare := func(a, b *ServiceTimesView) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Service, b.Service),
-			cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
-	}
-	slices.SortFunc(all.Services, func(a, b ServiceTimesView) int { return compare(&a, &b) })
-	slices.SortFunc(all.Backends, func(a, b BackendTimesView) int {
-		return cmp.Or(compare(&a.ServiceTimesView, &b.ServiceTimesView), a.Address.Compare(b.Address))
-	})
-	return all
+	slices.SortFunc(list, func(a, b ServiceTimesView) int { return compareTimes(&a, &b) })
+	return list
+}
+
+func compareTimes(a, b *ServiceTimesView) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Service, b.Service),
+		cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
 }

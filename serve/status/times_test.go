@@ -29,11 +29,11 @@ func TestTimes(t *testing.T) {
 		return b.Build()
 	}
 	for range 3 {
-		times.At(1).Answer.Add(150 * time.Millisecond)
+		times.Count(1).Answer.Add(150 * time.Millisecond)
 	}
-	times.At(1).Answer.Add(time.Second)
-	times.At(1).RepeatedSYNs.Add(2)
-	times.At(2).Answer.Add(time.Second)
+	times.Count(1).Answer.Add(time.Second)
+	times.Count(1).RepeatedSYNs.Add(2)
+	times.Count(2).Answer.Add(time.Second)
 	other := services.MakeBackendRef(2, 1)
 	before := AllTimes(snapshot(first, other), totals)
 	if n := len(before.Backends); n != 2 {
@@ -61,7 +61,7 @@ func TestTimes(t *testing.T) {
 		s.RepeatedSYNs != 2 {
 		t.Errorf("after the backend was replaced: backend %+v, service %+v", b, s)
 	}
-	times.At(1).Answer.Add(2 * time.Second)
+	times.Count(1).Answer.Add(2 * time.Second)
 	since := AllTimes(snapshot(next, other), totals).Since(&after)
 	if s := since.Services[0].Answer; s.Count != 1 || len(s.Buckets) != 1 || s.SumMicros != 2_000_000 ||
 		since.Services[0].RepeatedSYNs != 0 || since.Backends[0].Answer.Count != 1 ||

@@ -2,7 +2,6 @@ package status
 
 import (
 	"sync"
-	"sync/atomic"
 
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
@@ -50,11 +49,14 @@ func (ts *Totals) Close(r services.BackendRef, service services.ServiceID) {
 	defer ts.mu.Unlock()
 	delete(ts.opened, r)
 	ts.retired[service] = ts.retired[service].plus(t)
-	b := ts.timesAt(r)
+	if len(ts.blocks) == 0 {
+		return
+	}
+	b := ts.blocks[0].Times.Remove(r.Index())
 	if b == nil {
 		return
 	}
-	times := timesOf(b, func(n *atomic.Uint64) uint64 { return n.Swap(0) })
+	times := timesOf(b)
 	if sum := ts.retiredTime[service]; sum != nil {
 		sum.add(&times, 1)
 	} else {
@@ -85,20 +87,17 @@ func (ts *Totals) Retired(service services.ServiceID) Traffic {
 	return ts.retired[service]
 }
 
-// timesAt returns the times of a backend, which all workers share, or nil.
-func (ts *Totals) timesAt(r services.BackendRef) *stats.BackendTimes {
+// times returns the times of a backend, which all workers share, or nil.
+func (ts *Totals) times(r services.BackendRef) *TimesView {
 	if len(ts.blocks) == 0 {
 		return nil
 	}
-	return ts.blocks[0].Times.At(r.Index())
-}
-
-// times returns the times of a backend.
-func (ts *Totals) times(r services.BackendRef) (v TimesView) {
-	if b := ts.timesAt(r); b != nil {
-		v = timesOf(b, (*atomic.Uint64).Load)
+	b := ts.blocks[0].Times.At(r.Index())
+	if b == nil {
+		return nil
 	}
-	return v
+	v := timesOf(b)
+	return &v
 }
 
 // retiredTimes returns the times of the removed backends of a service.

@@ -149,7 +149,7 @@ var rules = []rule{
 			"explores every order of them"},
 
 	{From: "gateway/replication", Never: and(outside, "fastpath", "xdpprog", "k8s.io", "github.com"),
-		But: []string{"gateway/group", "fastpath/copies"},
+		But: []string{"gateway/group", "fastpath/copies", "fastpath/stats"},
 		Why: "it knows the flow table and the state machines of a group; streams and workers are the caller's"},
 
 	{From: "gateway/peers", Never: and(outside, "fastpath", "flowtable", "xdpprog", "k8s.io"),

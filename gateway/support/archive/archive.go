@@ -71,9 +71,9 @@ func (x *Index) Failed() (list []Entry) {
 }
 
 // Write gathers the parts one after the other and writes the archive. Its error is about the
-// archive: failures of parts are in the index.
-func Write(ctx context.Context, to io.Writer, parts []Part, version string, withoutAddresses bool) (*Index, error) {
-	x := &Index{Version: version, At: time.Now().UTC().Truncate(time.Second), WithoutAddresses: withoutAddresses}
+// archive: failures of parts are in the index. Without names addresses stay.
+func Write(ctx context.Context, to io.Writer, parts []Part, version string, names *Names) (*Index, error) {
+	x := &Index{Version: version, At: time.Now().UTC().Truncate(time.Second), WithoutAddresses: names != nil}
 	zip := gzip.NewWriter(to)
 	archive := tar.NewWriter(zip)
 	add := func(name string, content []byte) error {
@@ -83,10 +83,6 @@ func Write(ctx context.Context, to io.Writer, parts []Part, version string, with
 			_, err = archive.Write(content)
 		}
 		return err
-	}
-	var names *addressNames
-	if withoutAddresses {
-		names = newAddressNames()
 	}
 	for i := range parts {
 		p := &parts[i]
@@ -117,22 +113,20 @@ func FileName(at time.Time) string {
 }
 
 // WriteFile is Write to a new file, which only its owner may read. After an error there is no file.
-func WriteFile(ctx context.Context, path string, parts []Part, version string, withoutAddresses bool) (
-	*Index, error,
-) {
+func WriteFile(ctx context.Context, path string, parts []Part, version string, names *Names) (*Index, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	x, err := Write(ctx, f, parts, version, withoutAddresses)
+	x, err := Write(ctx, f, parts, version, names)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return x, errors.Join(err, os.Remove(path))
 	}
 	return x, nil
 }
 
-// gather returns the content of a part. names is nil if addresses stay.
-func gather(ctx context.Context, p *Part, names *addressNames) ([]byte, Entry) {
+// gather returns the content of a part.
+func gather(ctx context.Context, p *Part, names *Names) ([]byte, Entry) {
 	e := Entry{Name: p.Name}
 	if names != nil { // a name of a node may have its address
 		e.Name = string(names.replace([]byte(p.Name)))

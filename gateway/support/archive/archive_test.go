@@ -58,7 +58,7 @@ func TestWrite(t *testing.T) {
 			{Name: "hangs", Write: func(context.Context, io.Writer) error { <-hangs; return nil }},
 			{Name: "long", Write: text(strings.Repeat("x", maxPartBytes+1))},
 			{Name: "last", Write: text("good")},
-		}, "v1", false)
+		}, "v1", nil)
 		close(hangs)
 		if err != nil {
 			t.Fatal(err)
@@ -83,10 +83,11 @@ func TestWrite(t *testing.T) {
 	})
 }
 
-// TestWithoutAddresses: an address has one name in all parts and errors, and a part whose addresses
-// cannot be replaced is left out.
+// TestWithoutAddresses: an address has one name in all parts and errors, and in all archives with
+// one key. A part whose addresses cannot be replaced is left out.
 func TestWithoutAddresses(t *testing.T) {
 	var b bytes.Buffer
+	names := NewNames("key")
 	_, err := Write(t.Context(), &b, []Part{
 		{Name: "a", Write: text(`{"client":"198.51.100.7:51000","vip":"[2001:db8::10]:80"}`)},
 		{Name: "b", Write: text("10.1.0.0/24 via 198.51.100.7 lladdr 02:00:5e:10:00:01 at 08:00:30, " +
@@ -97,11 +98,26 @@ func TestWithoutAddresses(t *testing.T) {
 		{Name: "d", Write: text("node ip-198-51-100-7, listen 127.0.0.1:9470 and 0.0.0.0, [::]:80, " +
 			"x:2001:DB8:0:0:0:0:0:10")},
 		{Name: "maps", Addresses: true, Write: text("c6336407")},
-	}, "v1", true)
+	}, "v1", names)
 	if err != nil {
 		t.Fatal(err)
 	}
 	files, x := unpack(t, b.Bytes())
+	same, other := NewNames(names.Key()), NewNames("")
+	for address, name := range map[string]string{
+		"198.51.100.7": "ipv4-1", "10.1.0.0": "ipv4-2", "2001:db8::10": "ipv6-1", "02:00:5e:10:00:01": "mac-1",
+	} {
+		keyed := same.name(address)
+		if kind, _, _ := strings.Cut(name, "-"); !strings.HasPrefix(keyed, kind+"-") || keyed == other.name(address) {
+			t.Errorf("%s is %s, and %s by another key", address, keyed, other.name(address))
+		}
+		for file := range files {
+			files[file] = strings.ReplaceAll(files[file], keyed, name)
+		}
+		for i := range x.Parts {
+			x.Parts[i].Error = strings.ReplaceAll(x.Parts[i].Error, keyed, name)
+		}
+	}
 	for name, want := range map[string]string{
 		"a": `{"client":"ipv4-1:51000","vip":"[ipv6-1]:80"}`,
 		"b": "ipv4-2/24 via ipv4-1 lladdr mac-1 at 08:00:30, ipv4-1",

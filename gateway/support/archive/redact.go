@@ -2,6 +2,10 @@ package archive
 
 import (
 	"bytes"
+	"cmp"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
 	"fmt"
 	"net"
 	"net/netip"
@@ -113,15 +117,21 @@ func redactedField(key string, value any) any {
 	return removed
 }
 
-// addressNames has a name for each address, the same each time.
-type addressNames struct {
-	names map[string]string
-	count map[string]int
+// Names replaces addresses by names. Archives with one key have the same names, and without the key
+// nobody can tell the address of a name: there are few enough of IPv4 to try them all.
+type Names struct{ key string }
+
+// nameBytes is how much of an HMAC is in a name: two of 10,000 addresses have one name with a
+// probability of 1 in 20,000.
+const nameBytes = 5
+
+// NewNames returns the names of a key; "": of a random one.
+func NewNames(key string) *Names {
+	return &Names{cmp.Or(key, rand.Text())}
 }
 
-func newAddressNames() *addressNames {
-	return &addressNames{names: map[string]string{}, count: map[string]int{}}
-}
+// Key returns the key.
+func (n *Names) Key() string { return n.key }
 
 // candidates are texts that may contain an address: of IPv6 or of a link (with colons), of IPv4,
 // and of IPv4 in the name of a node (with dashes).
@@ -134,13 +144,13 @@ const longestAddress = 45
 
 // replace replaces addresses by names: IPv4 and IPv6 addresses, also in prefixes and with ports,
 // and MAC addresses. Loopback and unspecified addresses stay, because they are everybody's.
-func (n *addressNames) replace(text []byte) []byte {
+func (n *Names) replace(text []byte) []byte {
 	return candidates.ReplaceAllFunc(text, func(found []byte) []byte { return []byte(n.replaceIn(string(found))) })
 }
 
 // replaceIn replaces the addresses in a candidate. Other words with colons may be around one, so it
 // looks for the longest address from each place on.
-func (n *addressNames) replaceIn(s string) string {
+func (n *Names) replaceIn(s string) string {
 	var out strings.Builder
 	for s != "" {
 		length, name := n.first(s)
@@ -155,7 +165,7 @@ func (n *addressNames) replaceIn(s string) string {
 }
 
 // first returns the longest address at the start of s and its name; 0 if there is none.
-func (n *addressNames) first(s string) (length int, name string) {
+func (n *Names) first(s string) (length int, name string) {
 	for length = min(len(s), longestAddress); length > 1; length-- {
 		if name = n.name(s[:length]); name != "" {
 			return length, name
@@ -165,27 +175,25 @@ func (n *addressNames) first(s string) (length int, name string) {
 }
 
 // name returns the text that replaces an address; "" if s is none.
-func (n *addressNames) name(s string) string {
-	kind, key := "", ""
+func (n *Names) name(s string) string {
+	kind, address := "", ""
 	if a, err := netip.ParseAddr(s); err == nil {
 		a = a.Unmap()
 		if a.IsUnspecified() || a.IsLoopback() {
 			return s
 		}
-		kind, key = "ipv6", a.String()
+		kind, address = "ipv6", a.String()
 		if a.Is4() {
 			kind = "ipv4"
 		}
 	} else if a, err := netip.ParseAddr(strings.ReplaceAll(s, "-", ".")); err == nil && strings.Count(s, "-") == 3 {
-		kind, key = "ipv4", a.String()
+		kind, address = "ipv4", a.String()
 	} else if m, err := net.ParseMAC(s); err == nil && len(m) == 6 && strings.Count(s, ":") == 5 {
-		kind, key = "mac", m.String()
+		kind, address = "mac", m.String()
 	} else {
 		return ""
 	}
-	if n.names[key] == "" {
-		n.count[kind]++
-		n.names[key] = fmt.Sprintf("%s-%d", kind, n.count[kind])
-	}
-	return n.names[key]
+	h := hmac.New(sha256.New, []byte(n.key))
+	h.Write([]byte(address))
+	return fmt.Sprintf("%s-%x", kind, h.Sum(nil)[:nameBytes])
 }

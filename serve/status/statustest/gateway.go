@@ -96,6 +96,9 @@ func (g *Gateway) Backends() []status.BackendView {
 // Times implements status.Gateway.
 func (g *Gateway) Times() status.AllTimesView { return g.TimesView }
 
+// ServiceTimes implements status.Gateway.
+func (g *Gateway) ServiceTimes() []status.ServiceTimesView { return g.TimesView.Services }
+
 // Flows implements status.Gateway. The cursor is a position in the list; every third page is empty,
 // like a sparse part of a table.
 func (g *Gateway) Flows(

@@ -212,7 +212,9 @@ func sampleStatus() status.StatusView {
 			Sources: []status.GroupSourceView{{Address: netip.MustParseAddr("198.51.100.1"), State: "open"},
 				{Address: netip.MustParseAddr("198.51.100.2"), State: "spare"}},
 			Complete: true, HeldPorts: 7, Flows: map[string]uint64{"protected": 990, "late": 10, "no_member": 2},
-			AnswerWait: status.WaitView{P50Seconds: 0.00015, P99Seconds: 0.0015},
+			AnswerWait: status.HistogramView{Count: 2, SumMicros: 1650,
+				MedianMicros: 150, P99Micros: 1500, Buckets: []status.BucketView{
+					{FromMicros: 128, ToMicros: 160, Count: 1}, {FromMicros: 1280, ToMicros: 1536, Count: 1}}},
 		},
 		Interfaces: []status.InterfaceView{
 			{Name: "eth0", Driver: "veth", Up: true, MTU: 1500, Mode: "native", Reason: "auto: the driver takes it",
