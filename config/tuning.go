@@ -56,6 +56,17 @@ func (t *Tuning) FramesPerQueue() int { return 2 * t.RingSize }
 // maxHeldFragments bounds the fragments that a worker searches for expired ones.
 const maxHeldFragments = 4096
 
+// Bounds of a worker that no setting changes.
+const (
+	HeldPackets = 512 // that wait for next hops
+	HeldPerHop  = 128
+	// FragmentWait is how long a fragment waits for the first one of its datagram. A sender sends
+	// all fragments at once; most receivers, too, give up a datagram whose fragments the network
+	// delays by more.
+	FragmentWait = time.Second
+	OwnTTL       = 64 // of ICMP errors and echo replies, as Linux has it (net.ipv4.ip_default_ttl)
+)
+
 // HeldFragments returns the number of fragments of each worker that may wait for their first one:
 // one for four tracked datagrams, and at most half of the frames of a queue, so that they do not
 // starve the rings.

@@ -178,24 +178,22 @@ func (s *simulation) assign(n int, k flowKey, r *capture.Record) int32 {
 	if d.Rule != nil {
 		a.sets[setKey{id, d.Rule.Set}]++
 	}
-	at := a.number(backendKey{id, s.gateways[n].end(&r.Flow)})
+	at := a.number(backendKey{id, s.gateways[n].end(&r.Flow, &t)})
 	a.backends[at].flows++
 	return at + 1
 }
 
-// end returns the backend of a flow, or the node that gets it by direct return: the flow does not
-// name the node.
-func (g *gateway) end(f *capture.Flow) flowtable.Socket {
+// end returns the backend of a flow of a client's tuple, or the node that gets it by direct return:
+// the flow does not name the node.
+func (g *gateway) end(f *capture.Flow, t *header.Tuple) flowtable.Socket {
 	if f.Known && f.Backend != f.Frontend {
 		return f.Backend
 	}
-	t := header.Tuple{Src: f.Client.Addr(), Dst: f.Frontend.Addr(), SrcPort: f.Client.Port, DstPort: f.Frontend.Port,
-		Proto: f.Proto, V6: !f.Frontend.Is4()}
-	front := g.Snapshot.Frontend(&t)
+	front := g.Snapshot.Frontend(t)
 	if front == nil {
 		return f.Backend
 	}
-	b := g.Snapshot.Backend(g.Snapshot.Node(front, &t))
+	b := g.Snapshot.Backend(g.Snapshot.Node(front, t))
 	if b == nil {
 		return f.Backend
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gaissmai/bart"
 
+	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/capture"
 	"sluice.dev/sluice/fastpath/nexthop"
@@ -30,11 +31,6 @@ const (
 	recordBytes = 1 << 18
 	// events is the size of the flow table's log: a step ends less than 100 flows.
 	events = 4096
-	// These values are also in package workers. Nothing is held here but fragments, as the next hop
-	// is known.
-	heldPackets, heldPerHop = 512, 128
-	fragmentWait            = time.Second
-	ownTTL                  = 64
 )
 
 // simHop is the next hop of all packets.
@@ -85,9 +81,10 @@ func newGateway(g *offline.Gateway, mtu int, seed [32]byte, start uint64) (*gate
 		Links: []fastpath.Link{x.link}, Egress: []int{0}, Host: -1,
 		Flows: x.table, Workers: 1, Services: handle, Hops: oneHop(g.Snapshot, mtu), Affinity: pins,
 		Fragments: fragments, Stats: new(stats.Block),
-		HeldPackets: heldPackets, HeldPerHop: heldPerHop,
-		HeldFragments: c.HeldFragments(), FragmentWait: fragmentWait,
-		ICMPRate: c.ICMPRate, ICMPBurst: c.ICMPBurst(), TTL: ownTTL, PathMTUFloor: uint16(c.PathMTUFloor),
+		// Nothing is held but fragments, as the next hop is known.
+		HeldPackets: config.HeldPackets, HeldPerHop: config.HeldPerHop,
+		HeldFragments: c.HeldFragments(), FragmentWait: config.FragmentWait,
+		ICMPRate: c.ICMPRate, ICMPBurst: c.ICMPBurst(), TTL: config.OwnTTL, PathMTUFloor: uint16(c.PathMTUFloor),
 		Tunnel: vxlan.Tunnel{VNI: uint32(g.Config.DirectReturn.VNI), Port: uint16(g.Config.DirectReturn.Port)},
 		Seed:   seed,
 	})

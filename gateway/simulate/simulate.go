@@ -22,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/fastpath/capture"
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/gateway/offline"
@@ -95,7 +96,7 @@ type simulation struct {
 // counts counts the packets of the file.
 type counts struct {
 	status.SimulateCapture
-	cut       uint64 // packets of which the capture has only the beginning
+	cut       uint64 // packets that the capture truncated
 	uncounted uint64 // packets of flows beyond maxFlows
 	largest   uint64 // bytes of the largest IP packet of clients
 }
@@ -188,7 +189,7 @@ func (s *simulation) run(ctx context.Context) error {
 		}
 	}
 	for _, g := range s.gateways { // fragments that wait for their first one are dropped
-		g.wait(s.now + uint64(2*fragmentWait))
+		g.wait(s.now + uint64(2*config.FragmentWait))
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/gateway/boottime"
@@ -30,7 +31,7 @@ type WorkerCustody struct {
 func Layout() string {
 	names := fastpath.CountNames()
 	sum := sha256.Sum256([]byte(strings.Join(names, "\n")))
-	return fmt.Sprintf("%d counts (%x), %d packets held for next hops, %s", len(names), sum[:4], heldPackets,
+	return fmt.Sprintf("%d counts (%x), %d packets held for next hops, %s", len(names), sum[:4], config.HeldPackets,
 		fragment.Layout())
 }
 

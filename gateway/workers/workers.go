@@ -13,7 +13,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/fastpath"
@@ -33,16 +32,6 @@ import (
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/vxlan"
 	"sluice.dev/sluice/serve/status"
-)
-
-const (
-	heldPackets = 512
-	heldPerHop  = 128
-	// fragmentWait is how long a fragment waits for the first one of its datagram. A sender sends
-	// all fragments at once; most receivers, too, give up a datagram whose fragments the network
-	// delays by more.
-	fragmentWait = time.Second
-	ownTTL       = 64 // of ICMP errors and echo replies, as Linux has it (net.ipv4.ip_default_ttl)
 )
 
 // Config has the parts that workers are made of.
@@ -150,10 +139,10 @@ func (g *Group) add(id int) error {
 		Flows: g.c.Flows, Affinity: g.c.Affinity, Copies: g.c.Copies, Workers: plan.Workers, Services: g.c.Services,
 		Hops:      g.c.Hops,
 		Fragments: g.fragments, Stats: w.block,
-		HeldPackets: heldPackets, HeldPerHop: heldPerHop,
-		HeldFragments: c.Tuning.HeldFragments(), FragmentWait: fragmentWait,
+		HeldPackets: config.HeldPackets, HeldPerHop: config.HeldPerHop,
+		HeldFragments: c.Tuning.HeldFragments(), FragmentWait: config.FragmentWait,
 		ICMPRate: share(c.Tuning.ICMPRate, plan.Workers), ICMPBurst: share(c.Tuning.ICMPBurst(), plan.Workers),
-		TTL: ownTTL, PathMTUFloor: uint16(c.Tuning.PathMTUFloor),
+		TTL: config.OwnTTL, PathMTUFloor: uint16(c.Tuning.PathMTUFloor),
 		FramesKept: umem.Kept, Tunnel: vxlan.Tunnel{VNI: uint32(c.DirectReturn.VNI), Port: uint16(c.DirectReturn.Port)},
 		Validate: os.Getenv("SLUICE_VALIDATE") == "1",
 	}
