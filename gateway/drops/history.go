@@ -14,7 +14,7 @@ import (
 // of a Service in a slice with more has a standard error of at most 3 percent. All slices have
 // maxSamples: the oldest slice gives way.
 const (
-	keep         = 10 * time.Minute
+	keep         = status.DropsKept
 	sliceTime    = 10 * time.Second
 	sliceSamples = 256
 	maxSamples   = 1 << 14 // some 4 MB

@@ -10,9 +10,6 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// longest is the time of which the gateway has samples of dropped packets.
-const longest = 10 * time.Minute
-
 // answers are the requests of the page, by path. Most return what the status API returns.
 func (s *Server) answers() map[string]func(*http.Request) (any, error) {
 	return map[string]func(*http.Request) (any, error){
@@ -33,9 +30,9 @@ func (s *Server) answers() map[string]func(*http.Request) (any, error) {
 // drops answers ?over=DURATION: the samples of that time until now.
 func (s *Server) drops(r *http.Request) (any, error) {
 	over, err := time.ParseDuration(r.URL.Query().Get("over"))
-	if err != nil || over <= 0 || over > longest {
+	if err != nil || over <= 0 || over > status.DropsKept {
 		return nil, requestError{fmt.Errorf("over is %q: write a time such as 1m, of at most %v",
-			r.URL.Query().Get("over"), longest)}
+			r.URL.Query().Get("over"), status.DropsKept)}
 	}
 	return s.client.Drops(r.Context(), s.now().Add(-over))
 }

@@ -45,31 +45,21 @@ func (s *Server) flows(r *http.Request) (any, error) {
 	return v, nil
 }
 
+// filters are the parameters of flows.
+var filters = []string{"client", "vip", "backend", "service", "state", "protocol"}
+
 // flowFilter parses the filters of a query. An unknown state would look like a table without flows.
 func flowFilter(q url.Values) (f status.FlowFilter, err error) {
-	for name, values := range q {
-		value := values[0]
-		switch name {
-		case "client":
-			f.Client, err = status.ParseEndpoint(value)
-		case "vip":
-			f.VIP, err = status.ParseEndpoint(value)
-		case "backend":
-			f.Backend, err = status.ParseEndpoint(value)
-		case "service":
-			f.Service = value
-		case "protocol":
-			f.Protocol = value
-		case "state":
-			if f.State = value; !slices.Contains(conn.StateNames(), strings.ToLower(value)) {
-				err = fmt.Errorf("%q is none of %s", value, strings.Join(conn.StateNames(), ", "))
-			}
-		default:
-			err = errors.New("is no filter: client, vip, backend, service, state and protocol are")
+	for name := range q {
+		if !slices.Contains(filters, name) {
+			return f, fmt.Errorf("%s: is no filter: %s are", name, strings.Join(filters, ", "))
 		}
-		if err != nil {
-			return f, fmt.Errorf("%s: %w", name, err)
-		}
+	}
+	if f, _, err = status.ParseFlowFilter(q); err != nil {
+		return f, err
+	}
+	if f.State != "" && !slices.Contains(conn.StateNames(), strings.ToLower(f.State)) {
+		return f, fmt.Errorf("state: %q is none of %s", f.State, strings.Join(conn.StateNames(), ", "))
 	}
 	return f, nil
 }

@@ -90,7 +90,7 @@ func captureFrom(v url.Values) (q CaptureQuery, err error) {
 			return q, fmt.Errorf("parameter %s: %w", name, err)
 		}
 	}
-	f, _, err := filterFrom(rest)
+	f, _, err := ParseFlowFilter(rest)
 	q.Client, q.VIP, q.Backend, q.Service = f.Client, f.VIP, f.Backend, f.Service
 	return q, err
 }

@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// DropsKept is the time that samples of dropped packets are kept.
+const DropsKept = 10 * time.Minute
+
 // DropsView sums the dropped packets of a time by reason and Service, most packets first. The
 // numbers are estimates: each sample of a dropped packet counts for the packets that it stands for,
 // so that all with a reason add up to its counter, except that the samples of the last second may

@@ -114,9 +114,9 @@ func (f FlowFilter) query() url.Values {
 	return q
 }
 
-// filterFrom parses the parameters of a request. An unknown parameter is an error: a misspelt
+// ParseFlowFilter parses the parameters of a request. An unknown parameter is an error: a misspelt
 // filter must not select everything.
-func filterFrom(q url.Values) (f FlowFilter, all bool, err error) {
+func ParseFlowFilter(q url.Values) (f FlowFilter, all bool, err error) {
 	for name, values := range q {
 		if len(values) != 1 {
 			return f, false, fmt.Errorf("parameter %s is given %d times, give it once", name, len(values))

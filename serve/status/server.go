@@ -139,7 +139,7 @@ func (s *Server) status(w http.ResponseWriter, r *http.Request) {
 // flows streams one JSON object per line. An incomplete listing ends without the final chunk, which
 // is an error for the client.
 func (s *Server) flows(w http.ResponseWriter, r *http.Request) {
-	filter, _, err := filterFrom(r.URL.Query())
+	filter, _, err := ParseFlowFilter(r.URL.Query())
 	if err != nil {
 		s.fail(w, http.StatusBadRequest, err)
 		return
@@ -176,7 +176,7 @@ type Count struct {
 }
 
 func (s *Server) deleteFlows(w http.ResponseWriter, r *http.Request) {
-	filter, all, err := filterFrom(r.URL.Query())
+	filter, all, err := ParseFlowFilter(r.URL.Query())
 	if err == nil && filter.IsZero() != all {
 		err = errors.New("give a filter, or all=true without one to delete every flow")
 	}
