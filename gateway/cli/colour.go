@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"sluice.dev/sluice/internal/table"
+	"sluice.dev/sluice/internal/usage"
 )
 
 // rendition is how a terminal shows a line: parameters of SGR (ECMA-48 section 8.3.117).
@@ -15,28 +16,22 @@ const (
 	yellow rendition = "33" // a warning
 )
 
-// The control sequences around a painted line.
-const (
-	paintBegin = "\x1b["
-	paintEnd   = "\x1b[0m"
-)
-
 // paint returns a line in a rendition.
 func (p rendition) paint(line string) string {
 	if p == plain {
 		return line
 	}
-	return paintBegin + string(p) + "m" + line + paintEnd
+	return usage.Paint(string(p), line)
 }
 
 // cutPainted is table.Cut for a line that may be painted.
 func cutPainted(line string, width int) string {
-	text, painted := strings.CutSuffix(line, paintEnd)
+	text, painted := strings.CutSuffix(line, usage.PaintEnd)
 	begin, text, found := strings.Cut(text, "m")
 	if !painted || !found {
 		return table.Cut(line, width)
 	}
-	return begin + "m" + table.Cut(text, width) + paintEnd
+	return begin + "m" + table.Cut(text, width) + usage.PaintEnd
 }
 
 // levels are the renditions of findings, conditions and events, by their level in lower case.

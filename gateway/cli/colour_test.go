@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/gateway/doctor"
+	"sluice.dev/sluice/internal/usage"
 	"sluice.dev/sluice/nat/vxlan"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/serve/status/statustest"
@@ -33,7 +34,7 @@ func troubled() *statustest.Gateway {
 	}
 	g.EventList = append(g.EventList, status.EventView{Time: statustest.Start().Add(time.Hour), Level: "ERROR",
 		Message: "out of order"})
-	later := statustest.Start().AddDate(100, 0, 0) // of any time that is asked for
+	later := statustest.Start().AddDate(100, 0, 0) // later than any --since
 	g.DropsView.Drops = []status.DropView{
 		{Reason: "no_endpoints", Service: "a/b:http", Packets: 7, Last: later},
 		{Reason: "limit_source_rate", Packets: 2, Last: later}, {Reason: "no_flow", Packets: 1, Last: later},
@@ -107,7 +108,7 @@ func TestColours(t *testing.T) {
 				t.Errorf("without colours it is\n%q\nnot\n%q", sgr.ReplaceAllString(got, ""), plain.String())
 			}
 			for _, line := range strings.Split(got, "\n") {
-				if n := strings.Count(line, "\x1b"); n != 0 && (n != 2 || !strings.HasSuffix(line, paintEnd)) {
+				if n := strings.Count(line, "\x1b"); n != 0 && (n != 2 || !strings.HasSuffix(line, usage.PaintEnd)) {
 					t.Errorf("a colour goes beyond its line: %q", line)
 				}
 			}

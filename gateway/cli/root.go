@@ -60,13 +60,13 @@ func (a *App) Main(ctx context.Context, args []string) int {
 	s := &session{app: a}
 	root := s.root()
 	root.SetArgs(append([]string{}, args...)) // with nil, cobra reads os.Args
-	err := root.ExecuteContext(ctx)
+	code, err := usage.Execute(ctx, root)
 	if err == nil {
-		return exitOK
+		return code
 	}
 	fmt.Fprintln(a.Err, "sluice:", objects.Printable(err.Error(), '\n'))
 	var wrong usageError
-	if !s.started || errors.As(err, &wrong) {
+	if code == exitUsage || errors.As(err, &wrong) {
 		fmt.Fprintln(a.Err, "Run `sluice help` for a list of commands, or `sluice COMMAND --help` for one command.")
 		return exitUsage
 	}
@@ -74,15 +74,14 @@ func (a *App) Main(ctx context.Context, args []string) int {
 	if errors.As(err, &gate) {
 		return exitFindings
 	}
-	return exitFailure
+	return code
 }
 
 // session is one execution of a command line, with the flags that all commands share.
 type session struct {
-	app     *App
-	socket  string
-	format  outputFormat
-	started bool // flags and arguments were parsed
+	app    *App
+	socket string
+	format outputFormat
 
 	// out and notes are the app's Out and Err, or, with --watch, a page that is shown at once.
 	out, notes io.Writer
@@ -104,12 +103,9 @@ func (s *session) root() *cobra.Command {
 		Short: "Userspace L4 load balancer for Kubernetes gateway nodes",
 		Long: "sluice receives the packets of Kubernetes Services from the NIC before the kernel does, and\n" +
 			"forwards them to backends. `sluice run` is the daemon; most other commands send it requests.",
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
-			s.started = true
-			return s.checkUsed(c)
-		},
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return s.checkUsed(c) },
 		Args:              cobra.NoArgs,
 		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
 		Version:           status.ThisBuild().Version,

@@ -18,3 +18,9 @@ func IsTerminal(w io.Writer) bool {
 func Colours(w io.Writer) bool {
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && IsTerminal(w)
 }
+
+// PaintEnd ends what Paint begins.
+const PaintEnd = "\x1b[0m"
+
+// Paint returns a text in a rendition: parameters of SGR (ECMA-48 section 8.3.117).
+func Paint(sgr, text string) string { return "\x1b[" + sgr + "m" + text + PaintEnd }

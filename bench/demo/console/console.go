@@ -45,7 +45,7 @@ func (p *Console) Paint(sgr, s string) string {
 	if !p.colour {
 		return s
 	}
-	return "\x1b[" + sgr + "m" + s + "\x1b[0m"
+	return usage.Paint(sgr, s)
 }
 
 // Heading begins a numbered part.
