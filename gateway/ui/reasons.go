@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/docs"
 )
 
-// reasonView says what a reason for dropping a packet means: the packet "is shorter than its own
-// headers claim".
+// reasonView describes a reason for dropping a packet. Packet completes the sentence "the packet":
+// "is shorter than its own headers claim".
 type reasonView struct {
 	Reason string `json:"reason"`
 	Packet string `json:"packet"`

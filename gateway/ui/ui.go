@@ -3,8 +3,8 @@
 //	browser ──HTTP, loopback──▶ Server ──status.Client──▶ the gateway's socket
 //
 // The page is embedded: HTML, a style sheet and modules of JavaScript (directory page), without a
-// build step and without anything from another host. It asks for the answers of the status API as
-// JSON, and writes every text of them as text, never as HTML: tenants choose names, annotations and
+// build step and without anything from another host. It requests the status API's answers as JSON,
+// and shows all their strings as text, never as HTML: tenants choose names, annotations and
 // messages.
 //
 // Any local user, and any pod in the host's network, can connect to a port of the loopback, while
@@ -39,7 +39,7 @@ import (
 //go:embed page
 var files embed.FS
 
-// Server serves the page and the answers that it asks for.
+// Server serves the page, and answers its requests.
 type Server struct {
 	client *status.Client
 	secret string // first element of all paths

@@ -50,7 +50,7 @@ type SimulateCapture struct {
 	Replies uint64 `json:"replies"` // of backends, to flows of the simulation
 	// Earlier are packets of connections that were open when the capture began.
 	Earlier uint64 `json:"earlier"`
-	// Unusable are packets of which the capture lacks headers, or that are no Ethernet.
+	// Unusable packets are not Ethernet, or the capture truncated their headers.
 	Unusable uint64 `json:"unusable"`
 	Others   uint64 `json:"others"`
 }

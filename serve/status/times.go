@@ -194,10 +194,7 @@ func AllTimes(s *services.Snapshot, l *Totals) AllTimesView {
 	all := AllTimesView{Backends: []BackendTimesView{}}
 	all.Services = readTimes(s, l, func(b *services.Backend, of *ServiceTimesView, times *TimesView) {
 		v := BackendTimesView{netip.AddrPortFrom(b.Addr.Netip(), b.Port), *of}
-		v.TimesView = TimesView{}
-		if times != nil {
-			v.TimesView = *times
-		}
+		v.TimesView = *times
 		all.Backends = append(all.Backends, v)
 	})
 	slices.SortFunc(all.Backends, func(a, b BackendTimesView) int {
@@ -206,8 +203,7 @@ func AllTimes(s *services.Snapshot, l *Totals) AllTimesView {
 	return all
 }
 
-// readTimes lists the times of service ports, and calls each for their backends; a backend without
-// times has nil.
+// readTimes lists the times of service ports, and calls each for their backends.
 func readTimes(
 	s *services.Snapshot, l *Totals, each func(*services.Backend, *ServiceTimesView, *TimesView),
 ) []ServiceTimesView {
@@ -229,11 +225,12 @@ func readTimes(
 		if p == nil {
 			return true // a removed service's backend, kept for its flows
 		}
-		of, times := service(p), l.times(b.Ref)
-		if times != nil {
-			of.add(times, 1)
+		of, times := service(p), TimesView{}
+		if counted := l.times(b.Ref); counted != nil {
+			times = *counted
+			of.add(&times, 1)
 		}
-		each(b, of, times)
+		each(b, of, &times)
 		return true
 	})
 	slices.SortFunc(list, func(a, b ServiceTimesView) int { return compareTimes(&a, &b) })

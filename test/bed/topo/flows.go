@@ -35,7 +35,7 @@ const maxFlows = 20_000
 // segment may be 4 s away.
 const connectionTimeout = 30 * time.Second
 
-// setDefaults sets what is 0; the timeout of a request to the given one.
+// setDefaults sets the fields that are 0. timeout is the default for Timeout.
 func (l *FlowLoad) setDefaults(timeout time.Duration) {
 	for _, d := range [...]struct {
 		d *time.Duration
