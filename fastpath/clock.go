@@ -14,7 +14,11 @@ type clock struct {
 	bootBase uint64
 }
 
-const clockResync = time.Second
+const (
+	clockResync = time.Second
+	clockReads  = 4                     // at most, in a resync
+	clockError  = 20 * time.Microsecond // a thread that was not preempted takes a tenth of it
+)
 
 func (c *clock) now() uint64 {
 	if !c.base.IsZero() {
@@ -22,8 +26,24 @@ func (c *clock) now() uint64 {
 			return c.bootBase + uint64(since)
 		}
 	}
+	return c.resync(bootNanos)
+}
+
+func bootNanos() uint64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail on Linux
-	c.base, c.bootBase = time.Now(), uint64(ts.Nano())
+	return uint64(ts.Nano())
+}
+
+// resync measures the offset. A thread that is preempted between the reads of the two clocks would
+// be wrong by the time it waited, so it reads again.
+func (c *clock) resync(boot func() uint64) uint64 {
+	for range clockReads {
+		c.base = time.Now()
+		c.bootBase = boot()
+		if time.Since(c.base) <= clockError {
+			break
+		}
+	}
 	return c.bootBase
 }

@@ -87,7 +87,7 @@ func newFile(out io.Writer, names []string, version string, snap int) (*file, er
 }
 
 // clock compares the clocks again: the wall clock may be set, and the machine suspended.
-func (f *file) clock() { f.offset = time.Now().UnixNano() - int64(boottime.Nanos()) }
+func (f *file) clock() { f.offset = boottime.Offset() }
 
 // packet writes a record of a worker. ports has the ports of the worker's links.
 func (f *file) packet(worker int, ports []int, r *capture.Record, b []byte, s *services.Snapshot) error {

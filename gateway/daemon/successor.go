@@ -313,7 +313,7 @@ func (s *successor) noteTakeOver(from string) {
 	d := s.d
 	since := func(from, to uint64) time.Duration { return time.Duration(to - from) }
 	gap := since(s.state.StoppedAt, s.ranAt)
-	v := &status.TakeOverView{From: from, At: time.Now().Add(-since(s.state.StoppedAt, boottime.Nanos())),
+	v := &status.TakeOverView{From: from, At: boottime.Wall(s.state.StoppedAt),
 		GapMicros: gap.Microseconds(), NotHanded: notHanded}
 	counts := d.flows.file.Table.Counts()
 	v.Flows = counts.Live[0] + counts.Live[1]

@@ -78,7 +78,7 @@ func (l *Log) Run(ctx context.Context) {
 // drain writes the events that have come.
 func (l *Log) drain() {
 	now := time.Now()
-	l.code.offset = now.UnixNano() - int64(boottime.Nanos())
+	l.code.offset = boottime.Offset()
 	if l.code.services = l.c.Services.Load(); l.code.services == nil {
 		l.code.services = &services.Snapshot{}
 	}
