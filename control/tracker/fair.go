@@ -99,8 +99,9 @@ type group struct {
 // ChangesWithin is Changes, but returns a part of the changes if they cost more than a limit, in
 // endpoints times ports. Of the namespaces that wait, it serves first the one that was served
 // least, and of its Services the one that has waited longest. The changes of one Service are
-// returned together, and so are the objects of a batch. Read is then the number of the last batch
-// up to which nothing waits. Wake has a value as long as anything waits.
+// returned together, and so are the objects of a batch. A Service that costs more than the limit is
+// returned alone, so that cheap changes do not wait for it. Read is then the number of the last
+// batch up to which nothing waits. Wake has a value as long as anything waits.
 func (t *Tracker) ChangesWithin(limit int) *objects.Changes {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -112,7 +113,7 @@ func (t *Tracker) ChangesWithin(limit int) *objects.Changes {
 	for _, g := range at {
 		spent += g.cost
 	}
-	for len(namespaces) > 0 && spent < limit {
+	for first := true; len(namespaces) > 0 && spent < limit; first = false {
 		next := ""
 		for name := range namespaces {
 			if _, ok := namespaces[next]; !ok || cmp.Or(cmp.Compare(t.tags[name], t.tags[next]),
@@ -121,6 +122,9 @@ func (t *Tracker) ChangesWithin(limit int) *objects.Changes {
 			}
 		}
 		g := namespaces[next][0]
+		if !first && spent+g.cost > limit {
+			break
+		}
 		at, spent = append(at, g), spent+g.cost
 		t.virtual = max(t.virtual, t.tags[next])
 		t.tags[next] = t.virtual + uint64(g.cost)
@@ -131,8 +135,8 @@ func (t *Tracker) ChangesWithin(limit int) *objects.Changes {
 	if len(namespaces) == 0 {
 		return t.takeAll()
 	}
-	for name := range t.tags { // a namespace that waits for nothing keeps no credit
-		if _, waits := namespaces[name]; !waits {
+	for name, tag := range t.tags { // a namespace that waits for nothing keeps no credit, but its debt
+		if _, waits := namespaces[name]; !waits && tag <= t.virtual {
 			delete(t.tags, name)
 		}
 	}

@@ -62,6 +62,37 @@ func TestOneNamespaceDelaysNoOther(t *testing.T) {
 	}
 }
 
+// TestCostlyServiceIsAlone: a Service that costs more than the limit is in no part with a cheap
+// change, and is not put off by cheap changes that go on.
+func TestCostlyServiceIsAlone(t *testing.T) {
+	const limit = 1000
+	tr := New()
+	tr.Upsert(fairSource, fairSlice("many", "s", 900, 0))
+	tr.Upsert(fairSource, fairSlice("many", "t", 900, 0))
+	var parts []string
+	for version := range 20 { // ten of them cost as much as one of the others
+		tr.Upsert(fairSource, fairSlice("few", "s", 1, version))
+		part := ""
+		for _, s := range tr.ChangesWithin(limit).Slices {
+			part += s.ID.Namespace + "/" + s.ID.Name + " "
+		}
+		parts = append(parts, part)
+	}
+	costly := 0
+	for _, part := range parts {
+		switch part {
+		case "many/s-x ", "many/t-x ":
+			costly++
+		case "few/s-x ":
+		default:
+			t.Errorf("a part has %q", part)
+		}
+	}
+	if costly != 2 || parts[0] != "few/s-x " {
+		t.Errorf("parts %q", parts)
+	}
+}
+
 // TestBatchesStayTogether: what one batch has of two Services is in one part.
 func TestBatchesStayTogether(t *testing.T) {
 	tr := New()
