@@ -3,13 +3,21 @@
 package e2e
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -83,8 +91,98 @@ func TestOperator(t *testing.T) {
 	l.wantPings()
 	l.wantServed("before the scrape")
 	l.wantMetrics()
+	l.wantPage()
 	l.wantCommands()
 	l.wantProblem()
+}
+
+// wantPage serves the page by a socket that is forwarded, as ssh -L does it: its answers are the
+// gateway's, and nobody gets them without the secret.
+func (l *lab) wantPage() {
+	t := l.t
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "forwarded.sock")
+	forwarded, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer forwarded.Close()
+	go forward(forwarded, l.gate.Socket())
+	c := exec.CommandContext(l.ctx, daemonBinary, "--socket", socket, "ui", "--listen", "127.0.0.1:0")
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(c.Process.Signal(os.Interrupt), c.Wait()); err != nil {
+			t.Errorf("sluice ui after ^C: %v", err)
+		}
+	}()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := strings.TrimSpace(line)
+	get := func(url string) (code int, body []byte) {
+		t.Helper()
+		r, err := http.Get(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		if body, err = io.ReadAll(r.Body); err != nil {
+			t.Fatal(err)
+		}
+		return r.StatusCode, body
+	}
+	if code, body := get(page); code != http.StatusOK || !bytes.Contains(body, []byte("<script ")) {
+		t.Errorf("the page: %d %s", code, body)
+	}
+	var shown, want []status.ServiceView
+	code, body := get(page + "api/services")
+	if err := json.Unmarshal(body, &shown); err != nil || code != http.StatusOK {
+		t.Fatalf("%d %s: %v", code, body, err)
+	}
+	if want, err = l.gate.Client.Services(l.ctx); err != nil || len(want) < 2 || !reflect.DeepEqual(shown, want) {
+		t.Errorf("the page has %+v, the gateway %+v, %v", shown, want, err)
+	}
+	for _, path := range []string{"status", "stats", "backends", "flows?protocol=tcp", "clients", "events", "reasons", "drops?over=1m",
+		"explain?from=" + l.Clients[0].Addr4().String() + "&to=" + at(vip4, webPort).String() + "/TCP"} {
+		if code, body := get(page + "api/" + path); code != http.StatusOK || len(body) < 3 {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	without, err := url.Parse(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	without.Path = "/api/services"
+	if code, body := get(without.String()); code != http.StatusNotFound {
+		t.Errorf("without the secret: %d %s", code, body)
+	}
+}
+
+// forward connects what connects to a listener to a socket.
+func forward(from net.Listener, to string) {
+	for {
+		c, err := from.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			there, err := net.Dial("unix", to)
+			if err != nil {
+				return
+			}
+			defer there.Close()
+			go func() { _, _ = io.Copy(there, c); there.Close() }()
+			_, _ = io.Copy(c, there)
+		}()
+	}
 }
 
 // wantMetrics checks the daemon's own endpoints, as a scraper and a kubelet see them.
