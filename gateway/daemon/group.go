@@ -125,7 +125,7 @@ func (d *Daemon) groupView() *status.GroupView {
 			HasOurFlows: m.HasOurs, WeHaveItsFlows: m.HasIts, Copies: m.Copies, Lag: m.Lag, Error: errs[m.Number]})
 	}
 	for _, s := range v.Standings {
-		view.Sources = append(view.Sources, status.GroupSourceView{Address: s.Address, State: string(s.State)})
+		view.Sources = append(view.Sources, status.GroupSourceView{Address: s.Address, State: d.sourceState(&s)})
 	}
 	view.AnswerWait = status.HistogramOf(d.group.Waits()...)
 	for o, n := range d.group.Flows() {
@@ -134,6 +134,22 @@ func (d *Daemon) groupView() *status.GroupView {
 		}
 	}
 	return view
+}
+
+// sourceState describes a source address for the status: as open only if workers have it.
+func (d *Daemon) sourceState(s *sources.Standing) string {
+	v6 := s.Address.Is6()
+	if a, open := d.group.OpenAddress(v6); !open || a != s.Address {
+		return string(s.State)
+	}
+	used := d.snapshot().Group4
+	if v6 {
+		used = d.snapshot().Group6
+	}
+	if used != header.AddrFrom(s.Address) {
+		return status.SourceOpening
+	}
+	return string(s.State)
 }
 
 // groupConditions returns a warning for each kind of flow that a group does not protect.

@@ -34,8 +34,12 @@ type GroupMemberView struct {
 	Error  string `json:"error,omitempty"` // why the last stream has ended
 }
 
-// GroupSourceView is a source address of this gateway: open (new flows get its ports), spare, or
-// closed (others may know flows of it that this gateway does not).
+// SourceOpening is the state of a source address whose ports new flows get as soon as workers have
+// it.
+const SourceOpening = "opening"
+
+// GroupSourceView is a source address of this gateway: open (new flows get its ports), opening,
+// spare, or closed (others may know flows of it that this gateway does not).
 type GroupSourceView struct {
 	Address netip.Addr `json:"address"`
 	State   string     `json:"state"`
