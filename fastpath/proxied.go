@@ -280,12 +280,13 @@ const maxVLANBytes = uint64(len(nexthop.Hop{}.VLAN)) * header.VLANBytes
 // if the packet must not be forwarded, because bytes of the client could come before the header: a
 // SYN-ACK that the flow has not noted, a SYN that is fragmented or in several buffers, bytes before
 // the handshake is proven, and bytes with the header's sequence numbers before it is acknowledged.
+// The bytes of a fragmented segment may all be in later fragments.
 func (w *Worker) shift(p *packet, ref flowtable.Ref, side flowtable.Side) bool {
 	if p.Fragment == header.LaterFragment {
 		return true
 	}
 	in := w.flows.Insertion(ref)
-	bytes := p.segment.Data || p.TCPFlags&header.TCPFIN != 0
+	bytes := p.segment.Data || p.TCPFlags&header.TCPFIN != 0 || p.Fragment != header.NotFragment
 	switch syn := p.TCPFlags&header.TCPSYN != 0; {
 	case side == flowtable.ReplySide && syn && !w.flows.Answered(ref, &p.segment):
 		return false

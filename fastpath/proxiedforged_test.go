@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/reason"
 )
@@ -186,4 +187,58 @@ func closeWindow(frame []byte) {
 	tcp[14], tcp[15] = 0, 0
 	sum = sum&0xffff + sum>>16
 	binary.BigEndian.PutUint16(tcp[16:], ^uint16(sum))
+}
+
+// TestProxyFragments: the first fragment of a segment may have no byte of the client, because all
+// are in later ones. Until the header is acknowledged, the client cannot put its own bytes where the
+// header belongs in this way either. Later it may fragment its segments.
+func TestProxyFragments(t *testing.T) {
+	const first = headertest.ISN + 1
+	own := string(wantHeader("192.0.2.99:1", join(vip4, 80)))
+	l := newLab(t, labConfig{edit: proxied})
+	g := l.workers[0]
+	src, dst := l.proxyHandshake(t)
+	id := uint32(0)
+	inParts := func(p *headertest.Packet) (sent int) {
+		t.Helper()
+		p.TCPOptions = []byte{1, 1, 1, 1} // the first 24 bytes are the TCP header
+		id++
+		for _, frame := range headertest.Split(p.Bytes(), 24, id) {
+			g.nic.Inject(frame)
+		}
+		l.step(time.Microsecond)
+		for {
+			frame, ok := g.nic.Take(nil)
+			if !ok {
+				return sent
+			}
+			var h header.Packet
+			if header.Parse(frame, &h); h.Fragment == header.FirstFragment {
+				if s := readSegment(frame); len(s.data) != 0 || s.seq != p.Seq+28 {
+					t.Errorf("a first fragment left as %+v", s)
+				}
+			}
+			sent++
+		}
+	}
+	firsts := func() uint64 { return l.drops()[reason.ProxyHandshake.String()] }
+	inParts(fromClient(headertest.ACK, first, first, own))
+	if n := firsts(); n != 1 {
+		t.Errorf("before the handshake is proven: %d first fragments were dropped, want 1", n)
+	}
+	l.send(0, fromClient(headertest.ACK, first, first, ""))
+	if frame, _ := l.out(g.nic); !isHeader(frame) {
+		t.Fatalf("%x, want the header", frame)
+	}
+	inParts(fromClient(headertest.ACK, first-28, first, own))
+	if n := firsts(); n != 2 {
+		t.Errorf("before the header is acknowledged: %d first fragments were dropped, want 2", n)
+	}
+	acked := headertest.TCP(dst, src, headertest.ACK)
+	acked.Ack = first + 28
+	l.send(0, acked)
+	l.out(g.nic)
+	if n := inParts(fromClient(headertest.ACK, first, first, own)); n != 3 || firsts() != 2 {
+		t.Errorf("after that %d fragments left, want 3; drops %v", n, l.drops())
+	}
 }
