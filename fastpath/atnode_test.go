@@ -1,10 +1,14 @@
 package fastpath_test
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/gaissmai/bart"
+
+	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
@@ -40,5 +44,40 @@ func TestFragmentsAtTheNode(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestEndpointAtItsFrontend: a pod in the host's network listens on the number of its node port,
+// with policy Local. Its flows keep the client's address, are translated both ways, and are not
+// taken for flows with direct return.
+func TestEndpointAtItsFrontend(t *testing.T) {
+	for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
+		l := newLab(t, labConfig{edit: func(b *services.Builder) {
+			serve(b, 20, "0.0.0.0", 30090, proto, node4, 30090, true)
+		}})
+		r := new(bart.Table[nexthop.Route])
+		r.Insert(netip.MustParsePrefix("0.0.0.0/0"), nexthop.Route{Hop: hopClient, Kind: nexthop.OnLink})
+		r.Insert(netip.MustParsePrefix(node4+"/32"), nexthop.Route{Kind: nexthop.Kernel})
+		l.hops.Publish(&nexthop.View{Generation: 8, Routes: r})
+		g, client, front := l.workers[0], join(client4, 40000), join(node4, 30090)
+		packet := func(src, dst string, flags uint8) *headertest.Packet {
+			if proto == header.ProtoTCP {
+				return headertest.TCP(src, dst, flags)
+			}
+			return headertest.UDP(src, dst, "datagram")
+		}
+		l.send(0, packet(client, front, headertest.SYN))
+		_, h := l.out(g.host)
+		src, dst := ends(&h.Tuple)
+		if dst.String() != front || src.Addr() != netip.MustParseAddr(client4) {
+			t.Errorf("protocol %d: left from %v to %v", proto, src, dst)
+		}
+		g.host.Inject(packet(front, src.String(), headertest.SYN|headertest.ACK).Bytes())
+		l.step(time.Microsecond)
+		_, h = l.out(g.nic)
+		l.wantTuple(&h, front, client)
+		l.send(0, packet(client, front, headertest.ACK))
+		_, h = l.out(g.host)
+		l.wantTuple(&h, src.String(), front)
 	}
 }

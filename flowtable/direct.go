@@ -8,7 +8,9 @@ import (
 // A flow with direct return leaves the gateway untranslated, in a tunnel to a node, and its replies
 // do not pass the gateway. Its record has the client's tuple and, as reply key, the reverse of that
 // tuple: so no source port is taken, and Outgoing returns the packet's own tuple. No other flow has
-// such a reply key, because no endpoint has the address of a frontend.
+// such a reply key: an endpoint may have its frontend's address and port (a node port of a pod in
+// the host's network), and then a flow that keeps the client's address gets another source port
+// than the client's.
 //
 // The owner names the node. A later process, whose numbers are others, finds it by NodeMark.
 
@@ -30,6 +32,13 @@ func (n *NewFlow) MakeDirect(node *header.Addr, midway bool) {
 	n.Source, n.SourcePort = n.Client.Src, n.Client.SrcPort
 	n.Ports, n.HasSYN, n.Proxied = Ports{}, false, false
 	n.Direct, n.Midway, n.SYN = true, midway, NodeMark(node)
+}
+
+// untranslated reports whether a flow without direct return would leave as it came, if its reply
+// key had these ports.
+func (n *NewFlow) untranslated(replyPorts uint32) bool {
+	return replyPorts == uint32(n.Client.DstPort)<<16|uint32(n.Client.SrcPort) && !n.Direct &&
+		n.Source == n.Client.Src && n.Backend == n.Client.Dst
 }
 
 // Direct reports whether a flow has direct return.

@@ -208,6 +208,9 @@ func (ps *portSearch) probe(h *Handle, port uint16, wake bool) (hash uint64, s S
 	h.probed++
 	k := &ps.reply
 	k.ports = ps.n.replyPorts(port)
+	if ps.n.untranslated(k.ports) {
+		return 0, PortsExhausted
+	}
 	hash = h.secret.hash(ps.a.v6, k)
 	if !wake && h.t.restingOf(k.proto).has(hash, ps.now) {
 		ps.rested = true
