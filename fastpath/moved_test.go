@@ -211,6 +211,9 @@ func TestUDPOfAMovedFrontend(t *testing.T) {
 			}, "", anew, f.snat, f.a},
 			{"B keeps the client's address", func(b *services.Builder) { pod(b).Outside.KeepClient = true }, "", anew,
 				f.client, f.a},
+			{"B has the PROXY protocol", func(b *services.Builder) {
+				pod(b).Service.ProxyProtocol = true
+			}, "", anew, f.snat, f.a},
 			{"B has affinity", func(b *services.Builder) {
 				pod(b).Service.AffinitySeconds = 60
 			}, "", anew, f.snat, f.a},

@@ -172,3 +172,26 @@ func fixIPv4(frame []byte) {
 	}
 	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum))
 }
+
+// TestProxyDatagramAfterRestart: while no process runs, the client's frontend goes from a Service
+// with the PROXY protocol to one without, or back, that has the same pod. The client's next datagram
+// is as the new one wants it.
+func TestProxyDatagramAfterRestart(t *testing.T) {
+	for _, e := range datagramEnds {
+		for _, was := range []bool{false, true} {
+			table := restarts(t)
+			for _, on := range []bool{was, !was} {
+				c := labConfig{table: table()}
+				if on {
+					c.edit = proxiedDatagrams
+				}
+				l := newLab(t, c)
+				l.send(0, headertest.UDP(e.client, e.vip, "question"))
+				frame, _ := l.out(l.workers[0].nic)
+				if got := isHeader(frame); got != on {
+					t.Errorf("%s, first with a header %v: now %v, want %v", e.vip, was, got, on)
+				}
+			}
+		}
+	}
+}

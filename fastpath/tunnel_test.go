@@ -200,12 +200,10 @@ func TestTunnelWithoutRecord(t *testing.T) {
 	other.nothing(other.workers[0].nic)
 }
 
-// TestTunnelRestart: after kill -9 flows are with their nodes, although these no longer take new
-// flows.
-func TestTunnelRestart(t *testing.T) {
+// restarts returns a function that opens a flow table for a lab, and again as after kill -9.
+func restarts(t *testing.T) func() *flowtable.Table {
 	path := filepath.Join(t.TempDir(), "flows")
-	all := []string{node1, node2, node61}
-	table := func() *flowtable.Table {
+	return func() *flowtable.Table {
 		if b, err := os.ReadFile(path); err == nil { // as in proxyLab.kill
 			path += "+"
 			if err := os.WriteFile(path, b, 0o600); err != nil {
@@ -220,6 +218,13 @@ func TestTunnelRestart(t *testing.T) {
 		t.Cleanup(func() { f.Close() })
 		return f.Table
 	}
+}
+
+// TestTunnelRestart: after kill -9 flows are with their nodes, although these no longer take new
+// flows.
+func TestTunnelRestart(t *testing.T) {
+	all := []string{node1, node2, node61}
+	table := restarts(t)
 	l := tunnelLab(t, labConfig{table: table()}, all...)
 	at := map[int]string{}
 	for i := range 40 {

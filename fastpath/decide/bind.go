@@ -44,10 +44,11 @@ func (s *Planner) Bind(ref flowtable.Ref) (valid bool) {
 	now := owner{service, backend}
 	switch {
 	case binding == 0, toBackend.Proto == header.ProtoUDP && backend == 0:
-		now.service, now.backend = s.owner(ref)
+		client := toClient.Reverse()
+		now = s.adopt(&client, &toBackend, f.Proxied())
 	case toBackend.Proto == header.ProtoUDP:
 		client := toClient.Reverse()
-		if now, valid = s.datagramOwner(&client, &toBackend, now); !valid {
+		if now, valid = s.datagramOwner(&client, &toBackend, f.Proxied(), now); !valid {
 			return false
 		}
 	}
@@ -65,18 +66,31 @@ func (s *Planner) Bind(ref flowtable.Ref) (valid bool) {
 // owner has the results of Flow.Owner.
 type owner struct{ service, backend uint32 }
 
+// adopt returns the owner of a flow of an earlier process, as Adopt does. A UDP flow gets no backend
+// if the service port gives its backends the client's datagrams in another form (proxied: with a
+// PROXY header).
+func (s *Planner) adopt(client, toBackend *header.Tuple, proxied bool) (now owner) {
+	now.service, now.backend = Adopt(s.Snap, client, toBackend)
+	svc := s.Snap.Service(services.ServiceID(now.service))
+	if client.Proto == header.ProtoUDP && svc != nil && svc.ProxyProtocol != proxied {
+		now.backend = 0
+	}
+	return now
+}
+
 // datagramOwner returns the owner of a UDP flow by the snapshot. client is the client's tuple,
-// toBackend the tuple of its translated packets. The flow keeps its owner as long as no other
-// service port has its frontend. Otherwise that service port becomes the owner, if a new flow could
-// be the same: if its rule for this client has this backend and shows it the same source address.
-// If not, ok is false.
-func (s *Planner) datagramOwner(client, toBackend *header.Tuple, has owner) (_ owner, ok bool) {
+// toBackend the tuple of its translated packets, proxied says whether a PROXY header goes in front
+// of the client's datagrams. The flow keeps its owner as long as no other service port has its
+// frontend. Otherwise that service port becomes the owner, if a new flow could be the same: if its
+// rule for this client has this backend, shows it the same source address, and sends the header or
+// not, as this flow. If not, ok is false.
+func (s *Planner) datagramOwner(client, toBackend *header.Tuple, proxied bool, has owner) (_ owner, ok bool) {
 	f := s.Snap.Frontend(client)
 	if f == nil || uint32(f.Service.ID) == has.service {
 		return has, true
 	}
 	d := s.Snap.Decide(client)
-	if d.Outcome != services.Admit {
+	if d.Outcome != services.Admit || f.Service.ProxyProtocol != proxied {
 		return has, false
 	}
 	ref := d.Rule.Set.Find(s.Snap, toBackend.Dst, toBackend.DstPort)

@@ -193,9 +193,9 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 	case x.Flow.Direct:
 	case x.Flow.Binding == 0, now.backend == 0, x.Tuple.Stateful() &&
 		s.Snap.Backend(services.BackendRef(now.backend)) == nil:
-		now.service, now.backend = Adopt(s.Snap, &x.Flow.Client, &toBackend) // it may have come back
+		now = s.adopt(&x.Flow.Client, &toBackend, x.Flow.Proxied) // it may have come back
 	case x.Tuple.Proto == header.ProtoUDP:
-		now, owned = s.datagramOwner(&x.Flow.Client, &toBackend, now)
+		now, owned = s.datagramOwner(&x.Flow.Client, &toBackend, x.Flow.Proxied, now)
 	}
 	backend := services.BackendRef(now.backend)
 	x.Backend, x.Moved = s.Snap.Backend(backend), !owned
