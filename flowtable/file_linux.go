@@ -52,7 +52,7 @@ func OpenFile(path string, c Config, now Time, resize Resize) (*File, error) {
 	}
 	f := &File{file: file, readerOf: readerOf}
 	if err = f.open(path, c, now, resize); err == nil {
-		err = f.mapResting(path)
+		err = f.mapResting(path, false)
 	}
 	if err != nil {
 		f.Close()
@@ -66,18 +66,33 @@ func OpenFile(path string, c Config, now Time, resize Resize) (*File, error) {
 // process that has locked the table's file may use it.
 const RestingSuffix = ".resting"
 
-// mapResting maps the file of UDP's resting keys as their words.
-func (f *File) mapResting(path string) error {
+// mapResting maps the file of UDP's resting keys as their words. live: another process uses the
+// file, which has their size.
+func (f *File) mapResting(path string, live bool) error {
 	file, err := trusted.OpenState(path+RestingSuffix, os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return err
 	}
 	f.resting = mapped.Take(file, path+RestingSuffix)
 	r := &f.Table.resting[restingUDP]
-	if err := f.resting.Map(int64(len(r.words)) * int64(unsafe.Sizeof(r.words[0]))); err != nil {
+	size := int64(len(r.words)) * int64(unsafe.Sizeof(r.words[0]))
+	var former []byte // of a table of another size
+	found, err := f.resting.Size()
+	switch {
+	case err != nil:
+	case found == 0 || found == size || live:
+		err = f.resting.Map(size)
+	default:
+		former = make([]byte, found)
+		if _, err = f.resting.ReadAt(former, 0); err == nil {
+			err = f.resting.Empty(size)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	r.words = mapped.Slice[atomic.Uint32](f.resting.Mem, 0, len(r.words))
+	r.keep(former)
 	return nil
 }
 
@@ -206,7 +221,7 @@ func TakeFile(file *os.File, path string, c Config) (*File, error) {
 		f.Table, err = Share(f.file.Mem, c)
 	}
 	if err == nil {
-		err = f.mapResting(path)
+		err = f.mapResting(path, true)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())

@@ -404,6 +404,62 @@ func TestFileKeepsRestingPorts(t *testing.T) {
 	}
 }
 
+// TestRestingOfAnotherSize: ports also rest in the next process if its table is larger or smaller,
+// and no longer than before.
+func TestRestingOfAnotherSize(t *testing.T) {
+	const flows = 200 // as many keys, of which some change their place
+	small, large := fileConfig, fileConfig
+	large.IPv4Flows = minResting
+	for name, sizes := range map[string][2]Config{"larger": {small, large}, "smaller": {large, small}} {
+		for _, c := range []struct {
+			after Time
+			rest  int
+		}{{9 * second, flows}, {11 * second, 0}} {
+			path := filepath.Join(t.TempDir(), "flows")
+			f := mustOpen(t, path, sizes[0])
+			flow := func(n uint32) *NewFlow {
+				f := newFlow(header.ProtoUDP, false, n)
+				f.Ports = Ports{First: 7000, Count: 1}
+				return &f
+			}
+			h, err := f.Table.Register()
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.Enter(bootTime)
+			for n := range uint32(flows) {
+				h.Delete(h.mustCreate(t, bootTime, *flow(n)))
+			}
+			h.Leave()
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if f, err = OpenFile(path, sizes[1], bootTime+c.after, ResizeFit); err != nil {
+				t.Fatal(err)
+			}
+			if h, err = f.Table.Register(); err != nil {
+				t.Fatal(err)
+			}
+			h.Enter(bootTime + c.after)
+			rest := 0
+			for n := range uint32(flows) {
+				other := flow(n)
+				other.Client.SrcPort++
+				if _, s := h.Create(bootTime+c.after, other); s == PortsExhausted {
+					rest++
+				}
+			}
+			if rest != c.rest {
+				t.Errorf("%s, %d s later: %d ports rest, want %d", name, c.after/second, rest, c.rest)
+			}
+			h.Leave()
+			if err := f.Remove(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // TestRestingOfAnotherBoot: keys with times that the clock cannot have reached do not rest.
 func TestRestingOfAnotherBoot(t *testing.T) {
 	var r resting

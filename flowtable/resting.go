@@ -1,6 +1,7 @@
 package flowtable
 
 import (
+	"encoding/binary"
 	"math/bits"
 	"sync/atomic"
 	"time"
@@ -26,8 +27,9 @@ import (
 // word for each flow of the table, so 95 % are reached only if three times as many flows as the
 // table holds end early within maxRest.
 //
-// The words of UDP are in a file next to the table's file (File), for the next process: a restart
-// does not make the server answer sooner. The words of TCP and SCTP are empty after a restart.
+// The words of UDP are in a file next to the table's file (File), for the next process, also if its
+// table has another size: a restart does not make the server answer sooner. The words of TCP and
+// SCTP are empty after a restart.
 type resting struct {
 	words []atomic.Uint32
 	// latest is the latest tick in words. While no key rests, it saves the load of a word, which
@@ -43,8 +45,25 @@ func (r *resting) makeRoom(keys uint32) {
 	r.words = make([]atomic.Uint32, 1<<bits.Len32(max(minResting, keys)-1))
 }
 
+// keep makes the keys rest that rest in the words of a table of another size, in native byte order.
+// Both numbers of words are powers of two, so a key's word in the larger table determines its word
+// in the smaller one. If the words were fewer, each becomes several here, and keys rest that only
+// shared it.
+func (r *resting) keep(words []byte) {
+	const wordBytes = 4
+	n := len(words) / wordBytes
+	if n == 0 || n&(n-1) != 0 {
+		return
+	}
+	for i := range max(n, len(r.words)) {
+		if until := binary.NativeEndian.Uint32(words[i%n*wordBytes:]); until != 0 {
+			raise(&r.words[i%len(r.words)], Ticks(until))
+		}
+	}
+}
+
 // assume accepts the words of another process. It clears words whose time maxRest does not allow:
-// they may be from a table of another size, or from before the last reboot.
+// they may be from before the last reboot.
 func (r *resting) assume(now Ticks) {
 	for i := range r.words {
 		until := Ticks(r.words[i].Load())
