@@ -35,8 +35,13 @@ const (
 // nodes of ready. Numbers of backends follow from the nodes, so they stay the same between
 // snapshots.
 func direct(nodes []string, ready []string) func(*services.Builder) {
+	return directBy(directService, nodes, ready)
+}
+
+// directBy is direct with other numbers, from first on.
+func directBy(first services.ServiceID, nodes []string, ready []string) func(*services.Builder) {
 	return func(b *services.Builder) {
-		id := services.ServiceID(directService)
+		id := first
 		for _, front := range []services.FrontendKey{
 			{Addr: addr(vip4), Port: 80, Proto: header.ProtoTCP}, {Addr: addr(vip4), Port: 53, Proto: header.ProtoUDP},
 			{Addr: addr(vip6), Port: 80, Proto: header.ProtoTCP}, {Addr: addr(vip6), Port: 53, Proto: header.ProtoUDP},
@@ -263,6 +268,71 @@ func TestTunnelNodeGone(t *testing.T) {
 	})
 	if _, node := l.toNode(tcp); node != node2 {
 		t.Errorf("TCP after its node is gone: %s", node)
+	}
+}
+
+// TestTunnelStaysWithItsService: as TestTCPStaysWithItsService, with direct return. The connection
+// stays with its node, also if its Service is gone and another direct one has the frontend, and the
+// client's next connection goes to the new owner. A UDP flow goes there at once.
+func TestTunnelStaysWithItsService(t *testing.T) {
+	all := []string{node1, node2}
+	for name, tt := range map[string]struct {
+		change func(*services.Builder)
+		tcp    string // where the next connection goes
+		udp    string
+	}{
+		"to a translated one": {func(b *services.Builder) {
+			owns(b, serviceA, services.LoadBalancer, vip4, 80, header.ProtoTCP, second4)
+			owns(b, serviceB, services.LoadBalancer, vip4, 53, header.ProtoUDP, second4)
+		}, second4, second4},
+		"to a direct one": {directBy(60, all, []string{node2}), node2, node2},
+		"to a direct one, as the first is deleted": {func(b *services.Builder) {
+			directBy(60, all, []string{node2})(b)
+			for id := services.ServiceID(directService); id < directService+4; id++ {
+				b.DeleteService(id)
+				for i := range all {
+					b.DeleteBackend(services.MakeBackendRef(uint32(id)+uint32(10*i), 1))
+				}
+			}
+		}, node2, node2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := tunnelLab(t, labConfig{}, node1)
+			l.publish(direct(all, []string{node1}))
+			segment := func(flags uint8) *headertest.Packet {
+				return headertest.TCP(join(client4, 40000), join(vip4, 80), flags)
+			}
+			goesTo := func(p *headertest.Packet) string {
+				t.Helper()
+				l.send(0, p)
+				frame, h := l.out(l.workers[0].nic)
+				if _, dst := ends(&h.Tuple); dst.Port() != labTunnel.Port {
+					return dst.Addr().String()
+				}
+				_, node, _ := inner(t, frame, &h)
+				return node
+			}
+			udp := headertest.UDP(join(client4, 40000), join(vip4, 53), "question")
+			for _, p := range []*headertest.Packet{segment(headertest.SYN), segment(headertest.ACK), udp} {
+				if node := goesTo(p); node != node1 {
+					t.Fatalf("before: %s", node)
+				}
+			}
+			l.publish(tt.change)
+			for generation := uint32(8); generation < 10; generation++ {
+				if node := goesTo(segment(headertest.ACK)); node != node1 {
+					t.Fatalf("the connection goes to %s: %v", node, l.drops())
+				}
+				l.hops.Publish(&nexthop.View{Generation: generation, Routes: l.hops.View().Routes})
+			}
+			if got := goesTo(udp); got != tt.udp {
+				t.Errorf("UDP goes to %s, want %s", got, tt.udp)
+			}
+			goesTo(segment(headertest.FIN | headertest.ACK))
+			if got := goesTo(segment(headertest.SYN)); got != tt.tcp {
+				t.Errorf("the next connection goes to %s, want %s", got, tt.tcp)
+			}
+		})
 	}
 }
 

@@ -7,8 +7,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// bindDirect is Bind for a flow with direct return. Its backend is a node. A flow whose frontend
-// went to another service port loses its backend, so that it is scheduled again.
+// bindDirect is Bind for a flow with direct return. Its backend is a node. A UDP flow whose frontend
+// went to another service port loses its backend, so that it is scheduled again. A connection stays
+// with its node, whose kube-proxy has its endpoint.
 func (s *Planner) bindDirect(ref flowtable.Ref) {
 	f := s.Flows.Flow(ref)
 	binding, _, _ := f.Bound()
@@ -18,13 +19,34 @@ func (s *Planner) bindDirect(ref flowtable.Ref) {
 	var client header.Tuple
 	s.Flows.Outgoing(ref, flowtable.ClientSide, &client)
 	service, backend := f.Owner()
-	if binding == 0 {
+	switch {
+	case binding == 0:
 		service, backend = AdoptDirect(s.Snap, &client, s.Flows.Mark(ref))
-	} else if fe := s.Snap.Frontend(&client); fe != nil && uint32(fe.Service.ID) != service {
+	case !client.Stateful() && s.moved(&client, service):
 		backend = 0
 	}
 	s.Rebound++
 	s.Flows.Bind(ref, s.Binding, service, backend, uint16(nexthop.Tunnel), 0)
+}
+
+// moved reports whether a frontend is another service port's than the given one.
+func (s *Planner) moved(client *header.Tuple, service uint32) bool {
+	f := s.Snap.Frontend(client)
+	return f != nil && uint32(f.Service.ID) != service
+}
+
+// nodeOf returns the node of a direct flow, which must be bound; nil if it is gone. A connection
+// whose Service is gone finds its node in the direct Service that has its frontend now.
+func (s *Planner) nodeOf(ref flowtable.Ref, client *header.Tuple) *services.Backend {
+	b := s.Snap.Backend(services.BackendRef(s.Flows.Flow(ref).BackendRef()))
+	if b != nil || !client.Stateful() {
+		return b
+	}
+	service, backend := AdoptDirect(s.Snap, client, s.Flows.Mark(ref))
+	if backend != 0 {
+		s.Flows.Bind(ref, s.Binding, service, backend, uint16(nexthop.Tunnel), 0)
+	}
+	return s.Snap.Backend(services.BackendRef(backend))
 }
 
 // AdoptDirect is Adopt for a flow with direct return: client is its tuple, mark the NodeMark of its
@@ -53,18 +75,22 @@ func AdoptDirect(s *services.Snapshot, client *header.Tuple, mark uint32) (servi
 
 // classifyDirect is Classify for a flow with direct return. A connection whose node is gone, and,
 // if its node has no endpoint that serves, a datagram and a SYN after the client's FIN or RST, are
-// scheduled again. Segments in the middle of a connection may open a flow, so they find the next
-// node, which resets the connection.
+// scheduled again. For a SYN the node has none, either, if another service port has the frontend.
+// Segments in the middle of a connection may open a flow, so they find the next node, which resets
+// the connection.
 func (s *Planner) classifyDirect(ref flowtable.Ref, side flowtable.Side, p *header.Packet) Class {
 	if side == flowtable.ReplySide {
 		return InFlow
 	}
 	s.bindDirect(ref)
-	b := s.Snap.Backend(services.BackendRef(s.Flows.Flow(ref).BackendRef()))
+	b := s.nodeOf(ref, &p.Tuple)
 	if b == nil {
 		return Superseded
 	}
 	serves := b.Flags&services.BackendServing != 0
+	if IsSYN(p.TCPFlags) && s.moved(&p.Tuple, s.Flows.Flow(ref).Service()) {
+		serves = false
+	}
 	switch {
 	case p.Tuple.Proto == header.ProtoUDP:
 		if !serves {

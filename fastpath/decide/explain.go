@@ -188,6 +188,10 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 	now, owned := owner{x.Flow.Service, x.Flow.Backend}, true
 	toBackend := x.Flow.Reply.Reverse()
 	switch {
+	case x.Flow.Direct && x.Flow.Binding != 0 && !x.Tuple.Stateful():
+		if owned = !s.moved(&x.Flow.Client, now.service); !owned {
+			now.backend = 0
+		}
 	case x.Flow.Direct && (x.Flow.Binding == 0 || s.Snap.Backend(services.BackendRef(now.backend)) == nil):
 		now.service, now.backend = AdoptDirect(s.Snap, &x.Flow.Client, e.flows.Mark(ref))
 	case x.Flow.Direct:
