@@ -14,17 +14,8 @@ import (
 //
 // The owner names the node. A later process, whose numbers are others, finds it by NodeMark.
 
-// NodeMark returns the number that a record of a direct flow keeps of its node: an IPv4 address as
-// it is, or an IPv6 address folded.
-func NodeMark(a *header.Addr) (n uint32) {
-	for i := 0; i < len(a); i += 4 {
-		n ^= uint32(a[i])<<24 | uint32(a[i+1])<<16 | uint32(a[i+2])<<8 | uint32(a[i+3])
-	}
-	if a.Is4() {
-		n ^= 0xffff // the prefix of IPv4-mapped addresses
-	}
-	return n
-}
+// NodeMark returns the number that a record of a direct flow keeps of its node.
+func NodeMark(a *header.Addr) uint32 { return a.Fold() }
 
 // MakeDirect makes n a flow with direct return by a node. midway: see NewFlow.Midway.
 func (n *NewFlow) MakeDirect(node *header.Addr, midway bool) {

@@ -51,26 +51,19 @@ func (s *Planner) nodeOf(ref flowtable.Ref, client *header.Tuple) *services.Back
 
 // AdoptDirect is Adopt for a flow with direct return: client is its tuple, mark the NodeMark of its
 // node. It first compares the node that a new flow would get, which is the right one unless
-// endpoints have changed.
+// endpoints have changed: two nodes with IPv6 addresses may have the same mark. It runs on the
+// packet path, and costs no more than services.Service.FindNode.
 func AdoptDirect(s *services.Snapshot, client *header.Tuple, mark uint32) (service, backend uint32) {
 	f := s.Frontend(client)
 	if f == nil || !f.Service.Direct {
 		return 0, 0
 	}
-	is := func(ref services.BackendRef) bool {
-		b := s.Backend(ref)
-		return b != nil && flowtable.NodeMark(&b.Addr) == mark
-	}
 	service = uint32(f.Service.ID)
-	if ref := s.Node(f, client); is(ref) {
-		return service, uint32(ref)
+	ref := s.Node(f, client)
+	if b := s.Backend(ref); b == nil || flowtable.NodeMark(&b.Addr) != mark {
+		ref = f.Service.FindNode(s, mark)
 	}
-	for _, ref := range f.Service.Backends {
-		if is(ref) {
-			return service, uint32(ref)
-		}
-	}
-	return service, 0
+	return service, uint32(ref)
 }
 
 // classifyDirect is Classify for a flow with direct return. A connection whose node is gone, and,

@@ -1,6 +1,10 @@
 package services
 
-import "sluice.dev/sluice/nat/header"
+import (
+	"slices"
+
+	"sluice.dev/sluice/nat/header"
+)
 
 // Builder makes the next Snapshot from the previous one. It must not be used after Build. Only the
 // control loop has one.
@@ -111,8 +115,15 @@ func (b *Builder) DeleteBackend(r BackendRef) {
 	}
 }
 
-// SetService adds or replaces a service port.
-func (b *Builder) SetService(s *Service) { *b.s.services.own(b.edit, uint32(s.ID)) = s }
+// SetService adds or replaces a service port. If it is Direct, the builder must have its backends.
+func (b *Builder) SetService(s *Service) {
+	if s.Direct {
+		if refs := b.s.orderByFold(s.Backends); !slices.Equal(refs, s.byFold) { // readers may have s already
+			s.byFold = refs
+		}
+	}
+	*b.s.services.own(b.edit, uint32(s.ID)) = s
+}
 
 // DeleteService removes a service port.
 func (b *Builder) DeleteService(id ServiceID) { *b.s.services.own(b.edit, uint32(id)) = nil }

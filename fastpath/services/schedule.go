@@ -2,6 +2,8 @@ package services
 
 import (
 	"bytes"
+	"cmp"
+	"slices"
 	"sync/atomic"
 
 	"sluice.dev/sluice/nat/header"
@@ -245,6 +247,51 @@ func compareEndpoints(b *Backend, addr *header.Addr, port uint16) int {
 		return c
 	}
 	return int(b.Port) - int(port)
+}
+
+// orderByFold returns the backends of a list in the order of their addresses' Fold.
+func (s *Snapshot) orderByFold(list []BackendRef) []BackendRef {
+	type folded struct {
+		fold uint32
+		ref  BackendRef
+	}
+	all := make([]folded, 0, len(list))
+	for _, ref := range list {
+		if b := s.Backend(ref); b != nil {
+			all = append(all, folded{b.Addr.Fold(), ref})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b folded) int { return cmp.Compare(a.fold, b.fold) })
+	refs := make([]BackendRef, len(all))
+	for i := range all {
+		refs[i] = all[i].ref
+	}
+	return refs
+}
+
+// FindNode returns the first node of a direct Service whose address has a Fold, or zero. It costs
+// as much as find.
+func (svc *Service) FindNode(snap *Snapshot, fold uint32) BackendRef {
+	lo, hi := 0, len(svc.byFold)
+	for lo < hi {
+		mid := int(uint(lo+hi) >> 1)
+		b := snap.Backend(svc.byFold[mid])
+		if b == nil {
+			return 0 // the list is not of this snapshot
+		}
+		if b.Addr.Fold() < fold {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo == len(svc.byFold) {
+		return 0
+	}
+	if b := snap.Backend(svc.byFold[lo]); b == nil || b.Addr.Fold() != fold {
+		return 0
+	}
+	return svc.byFold[lo]
 }
 
 // Node returns the node of a packet of a direct Service that belongs to no flow, or 0 if there is

@@ -112,6 +112,9 @@ type Service struct {
 	// answer clients directly. Each Backend has the node's address and the service port's number,
 	// and the number of the node's endpoints as weight.
 	Direct bool
+	// byFold has the Backends of a direct Service in the order of their addresses' Fold: see
+	// FindNode.
+	byFold []BackendRef
 	// Limits bound the connections to this port.
 	Limits Limits
 	// Topology selects, by family (0 is IPv4), the topology hints that sets of policy Cluster use.

@@ -58,6 +58,16 @@ func (a *Addr) Prefix(bits4, bits6 int) (hi, lo uint64) {
 	return hi & (^uint64(0) << max(64-bits, 0)), lo & (^uint64(0) << min(128-bits, 64))
 }
 
+// Fold returns 32 bits of an address: an IPv4 address as it is, or the exclusive or of the words of
+// an IPv6 address.
+func (a *Addr) Fold() uint32 {
+	hi, lo := binary.BigEndian.Uint64(a[:8]), binary.BigEndian.Uint64(a[8:])
+	if a.Is4() {
+		return uint32(lo)
+	}
+	return uint32(hi>>32) ^ uint32(hi) ^ uint32(lo>>32) ^ uint32(lo)
+}
+
 // setMapped sets a zero address to the mapped form of four bytes. It uses one store: a load that is
 // larger than the stores before it waits until they reach the cache (6 ns per packet).
 func (a *Addr) setMapped(b *[4]byte) {
