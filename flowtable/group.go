@@ -209,7 +209,7 @@ func (h *Handle) Tell(r Ref) bool {
 		return true
 	}
 	// The handle that ends the flow may have seen markTold and left the record to this call.
-	h.Release(r)
+	h.Release(r, false)
 	return false
 }
 
@@ -225,11 +225,13 @@ func (h *Handle) hold(a *arena, i uint32) {
 		h.change(a.ref(i))
 		return
 	}
-	h.Release(a.ref(i))
+	h.Release(a.ref(i), false)
 }
 
-// Release frees the port and the record of an ended flow, if it holds them.
-func (h *Handle) Release(r Ref) {
+// Release frees the port and the record of an ended flow, if it holds them. copied: another gateway
+// may have had a copy until now. It may have forwarded a datagram of the client that this gateway
+// knows nothing of, so the backend may still answer, and the port of a UDP flow rests.
+func (h *Handle) Release(r Ref, copied bool) {
 	a, i := h.arena(r&refV6 != 0), r.index()
 	m := a.flow(i).load()
 	if !m.Held() || !a.flow(i).swap(m, m.Dead()) {
@@ -237,7 +239,11 @@ func (h *Handle) Release(r Ref) {
 	}
 	h.t.group.held[family(a.v6)].Add(-1)
 	k := a.keyOf(i, ReplySide)
-	a.remove(h.secret.hash(a.v6, &k), slotOf(i, ReplySide))
+	hash := h.secret.hash(a.v6, &k)
+	if copied && m.State().UDP() {
+		h.t.restingOf(k.proto).begin(hash, h.now.Ticks()+Ticks(maxRest)) // before the key is free
+	}
+	a.remove(hash, slotOf(i, ReplySide))
 	h.retire(r)
 }
 

@@ -60,10 +60,55 @@ func TestHeldPorts(t *testing.T) {
 				t.Errorf("told %t: a new flow with the port gets %v, want %v", told, s, want)
 			}
 			h.mustCreate(t, bootTime, tracked(v6, 1)) // the client is free to connect again
-			h.Release(r)
-			h.Release(r)
+			h.Release(r, true)
+			h.Release(r, true)
 			if _, s := h.Create(bootTime, &again); told && s != Created {
 				t.Errorf("after the release: %v", s)
+			}
+			validate(t, tb)
+		}
+	}
+}
+
+// TestReleasedPortRests: the port of a UDP flow rests when the last copy of the flow has ended, also
+// if the flow itself had long been over. Without a copy it does not, nor does a connection's.
+func TestReleasedPortRests(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		for _, tt := range []struct {
+			proto  uint8
+			copied bool
+			rests  bool
+		}{{header.ProtoUDP, true, true}, {header.ProtoUDP, false, false}, {header.ProtoTCP, true, false}} {
+			tb, h := groupTable(t, 100, 100)
+			flow := func(n uint32) NewFlow {
+				f := newFlow(tt.proto, v6, n)
+				f.Backend, f.Ports, f.Tracked = addrN(v6, 11, 1), Ports{First: 7000, Count: 1}, true
+				return f
+			}
+			r := h.mustCreate(t, bootTime, flow(1))
+			h.Observe(r, ReplySide, Segment{Flags: header.TCPSYN | header.TCPACK}, bootTime)
+			if !h.Tell(r) {
+				t.Fatal("Tell says that the flow has ended")
+			}
+			h.Enter(bootTime + 20*second)
+			h.Delete(r)
+			released := bootTime + 300*second
+			h.Enter(released)
+			h.Release(r, tt.copied)
+			other := flow(2)
+			for _, c := range []struct {
+				after Time
+				want  bool
+			}{{9 * second, !tt.rests}, {11 * second, true}} {
+				h.Enter(released + c.after)
+				_, s := h.Create(released+c.after, &other)
+				if (s == Created) != c.want {
+					t.Errorf("protocol %d, copied %t, %d s later: another client gets %v", tt.proto, tt.copied,
+						c.after/second, s)
+				}
+				if s == Created {
+					break
+				}
 			}
 			validate(t, tb)
 		}
@@ -139,7 +184,7 @@ func TestHeldPortsOutliveTheProcess(t *testing.T) {
 			}
 			for slot := range tb.Slots() {
 				if r := tb.AtSlot(slot); r != 0 && h.Held(r) {
-					h.Release(r)
+					h.Release(r, true)
 				}
 			}
 			if _, s := h.Create(bootTime, &again); s != Created {
@@ -261,7 +306,7 @@ func TestHoldPort(t *testing.T) {
 	if _, ok := h.HoldPort(bootTime, &rec); ok {
 		t.Error("a port is held twice")
 	}
-	h.Release(r)
+	h.Release(r, true)
 	h.mustCreate(t, bootTime, again)
 	validate(t, tb)
 }
@@ -466,7 +511,7 @@ func TestChanged(t *testing.T) {
 			t.Errorf("%s: changed %v, all %t", s.name, list, all)
 		}
 	}
-	h.Release(r)
+	h.Release(r, true)
 	for range changesSize + 1 {
 		h.change(own)
 	}
@@ -512,7 +557,7 @@ func TestTellAndEnd(t *testing.T) {
 		see := func(r Ref) {
 			switch {
 			case h.Held(r):
-				h.Release(r)
+				h.Release(r, true)
 				released++
 			case !h.Told(r) && h.Tracked(r) && h.Record(r, new(conn.Record)) && h.Tell(r):
 				told++

@@ -115,7 +115,8 @@ func (r *resting) has(hash uint64, now Ticks) bool {
 //	the datagrams are not counted   UDPUnreplied after the last datagram
 //
 // When ports run short, a new flow takes a port only from a flow that no longer waits for an
-// answer. The port of a flow that ends earlier rests, for at most maxRest.
+// answer. The port of a flow that ends earlier rests, for at most maxRest. So does the port of a
+// flow of which other gateways had copies, from Release on.
 
 // quietAfterAnswer is how long a flow keeps its port after all its questions are answered. The
 // other datagrams of an answer, and duplicates, follow the first one at once.

@@ -21,7 +21,7 @@ func (l *Ledger) HeldPorts() int { return len(l.held) }
 
 func (l *Ledger) hold(h *held) {
 	if h.by == 0 {
-		l.freed(h.slot)
+		l.freed(h.slot, false)
 		return
 	}
 	l.held[h.reply] = h
@@ -64,7 +64,7 @@ func (l *Ledger) free(h *held, m Member) {
 	if l.heldSlots[h.slot] = others; len(others) == 0 {
 		delete(l.heldSlots, h.slot)
 	}
-	l.freed(h.slot)
+	l.freed(h.slot, true)
 }
 
 // Added notes a member that joins the group, which has no record of this owner.

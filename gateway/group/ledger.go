@@ -31,7 +31,7 @@ type Ledger struct {
 	held      map[header.Tuple]*held // by reply tuple
 	heldSlots map[uint32][]*held
 	window    int
-	freed     func(slot uint32)
+	freed     func(slot uint32, copied bool)
 }
 
 // slotNotes are the notes about one record: 8 bytes.
@@ -88,8 +88,8 @@ type Config struct {
 	Members Members // that shall have copies
 	Slots   uint32  // number of records of the flow table
 	// Free is called when no member may have the record of an ended flow any more: the port is
-	// free. It may be nil.
-	Free   func(slot uint32)
+	// free. copied: a member may have had the record until now. Free may be nil.
+	Free   func(slot uint32, copied bool)
 	Window int // messages that may be sent to a member before one is acknowledged; 0 is DefaultWindow
 }
 
@@ -104,7 +104,7 @@ func NewLedger(c Config, complete bool) *Ledger {
 		c.Window = DefaultWindow
 	}
 	if c.Free == nil {
-		c.Free = func(uint32) {}
+		c.Free = func(uint32, bool) {}
 	}
 	l := &Ledger{
 		everybody: c.Members, complete: complete || c.Members == 0, slots: make([]slotNotes, c.Slots), window: c.Window,

@@ -538,7 +538,7 @@ func TestInUse(t *testing.T) {
 	if !m.inUse(source) {
 		t.Error("an address with a held port is not in use")
 	}
-	h.Release(r)
+	h.Release(r, true)
 	if m.inUse(source) {
 		t.Error("an address without flows is in use")
 	}

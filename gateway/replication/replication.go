@@ -193,7 +193,7 @@ func (f *Flows) Recover() {
 		case held && owner == 0:
 			f.ledger.RecoveredHeld(slot, reply)
 		case held:
-			f.handle.Release(r)
+			f.handle.Release(r, true)
 		case owner == 0:
 			f.handle.Track(r)
 			if !f.c.Unowned { // while no process ran, packets have passed the others
@@ -324,9 +324,9 @@ func (f *Flows) decide() {
 }
 
 // free frees the port of an ended flow: no other gateway has a copy of it any more.
-func (f *Flows) free(slot uint32) {
+func (f *Flows) free(slot uint32, copied bool) {
 	f.enter()
-	f.handle.Release(f.table.AtSlot(slot))
+	f.handle.Release(f.table.AtSlot(slot), copied)
 }
 
 // Keep sets whether this gateway decides when flows of another one are over: while the other one is

@@ -373,6 +373,55 @@ func TestPortsAreHeld(t *testing.T) {
 	}
 }
 
+// TestAnswerAfterACopy: a client's question passes another gateway, by its copy. The flow's gateway
+// does not see it, and ends the flow because ports are short. Another client does not get the port
+// while the backend may answer the first one, and gets it later.
+func TestAnswerAfterACopy(t *testing.T) {
+	for _, f := range families {
+		inLab(t, 2, func(l *lab) {
+			l.ports = 1
+			l.open(l.gateways[0], 0)
+			first, other := newConnection(f, 1000), newConnection(f, 2000)
+			ask := func(c *connection, id int) (sent bool) {
+				l.send(id, headertest.UDP(c.client, c.vip, "question"))
+				list, _ := l.take(id)
+				if len(list) == 1 {
+					c.source, c.backend = ends(&list[0].Tuple)
+				}
+				return len(list) == 1
+			}
+			if !ask(first, 0) {
+				t.Fatalf("no question leaves: %s", l.drops(0))
+			}
+			source := first.source
+			first.passes(l, 0, "the answer", headertest.UDP(first.backend, source, "answer"), first.vip, first.client)
+			l.settle(2 * time.Second)
+			if !ask(first, 1) || first.source != source {
+				t.Fatalf("the next question leaves from %s, want %s: %s", first.source, source, l.drops(1))
+			}
+			for range 20 { // gateway 1 may have said that its copy is in use
+				ask(other, 0)
+				l.settle(200 * time.Millisecond)
+			}
+			l.send(0, headertest.UDP(first.backend, source, "late answer"))
+			list, _ := l.take(0)
+			for i := range list {
+				if _, dst := ends(&list[i].Tuple); dst != first.client {
+					t.Errorf("the answer for %s reaches %s", first.client, dst)
+				}
+			}
+			later := false
+			for range 3 {
+				l.settle(11 * time.Second)
+				later = later || ask(other, 0)
+			}
+			if !later || other.source != source {
+				t.Errorf("later another client leaves from %s, want %s: %s", other.source, source, l.drops(0))
+			}
+		})
+	}
+}
+
 // TestTakenBack: a gateway that lost its memory gets its flows back.
 func TestTakenBack(t *testing.T) {
 	inLab(t, 3, func(l *lab) {
