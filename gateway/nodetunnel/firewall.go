@@ -26,12 +26,21 @@ import (
 //		udp dport 4789 @th,96,24 20942 ip saddr != @gateways4 counter drop
 //		udp dport 4789 @th,96,24 20942 ip6 saddr != @gateways6 counter drop
 //	}
+//	chain forward {
+//		type filter hook forward priority filter; policy accept;
+//		iifname "sluice-dsr" ct state invalid counter drop
+//		iifname "sluice-dsr6" ct state invalid counter drop
+//	}
 //
 // The rules compare the VNI (bits 96 to 119 after the start of the UDP header), because another
 // overlay may use the port. The first fragment of a packet may end before the VNI. So the first
 // rule, which has no verdict, has a ct expression: with one in the ruleset the kernel reassembles
 // packets before these rules (net/netfilter/nft_ct.c, nf_ct_netns_get; NF_IP_PRI_CONNTRACK_DEFRAG
 // is before raw). kube-proxy's rules have the same effect, but may be missing.
+//
+// kube-proxy does not translate a packet that conntrack finds invalid, such as an ICMP error about a
+// connection that the node does not know, which anyone can forge. The node would forward it to the
+// VIP: back to the gateways, until its TTL ends. kube-proxy's iptables mode drops such packets, too.
 const tableName = "sluice_node"
 
 // outer is a family of outer headers, as rules read its source.
@@ -73,6 +82,11 @@ func (c *Config) protect() error {
 		}
 		conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: o.drop(c.Tunnel, set)})
 	}
+	forward := conn.AddChain(&nftables.Chain{Table: table, Name: "forward", Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
+	for _, d := range devices {
+		conn.AddRule(&nftables.Rule{Table: table, Chain: forward, Exprs: d.dropInvalid()})
+	}
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("nftables table inet %s: %w", tableName, err)
 	}
@@ -105,14 +119,28 @@ func elements(list []netip.Prefix) (sets [len(outers)][]nftables.SetElement, err
 
 func equal(data ...byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data} }
 
-func reassemble() []expr.Any {
+// state matches packets whose conntrack state has a bit.
+func state(bit uint32) []expr.Any {
 	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equal(unix.IPPROTO_UDP),
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Xor: make([]byte, 4),
-			Mask: binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED)},
+			Mask: binaryutil.NativeEndian.PutUint32(bit)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
 	}
+}
+
+func reassemble() []expr.Any {
+	return append([]expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equal(unix.IPPROTO_UDP)},
+		state(expr.CtStateBitESTABLISHED)...)
+}
+
+// dropInvalid is the rule for packets of the device that would leave the node untranslated.
+func (d *device) dropInvalid() []expr.Any {
+	var name [unix.IFNAMSIZ]byte
+	copy(name[:], d.name)
+	rule := append([]expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, equal(name[:]...)},
+		state(expr.CtStateBitINVALID)...)
+	return append(rule, &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop})
 }
 
 // drop is the rule for one family of outer headers.
@@ -156,7 +184,11 @@ func readFirewall(t vxlan.Tunnel) (s firewallState, err error) {
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return s, fmt.Errorf("rules of nftables table inet %s: %w", tableName, err)
 	}
-	s.ours = len(rules) == 1+len(outers)
+	forward, err := conn.GetRules(table, &nftables.Chain{Table: table, Name: "forward"})
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return s, fmt.Errorf("rules of nftables table inet %s: %w", tableName, err)
+	}
+	s.ours = len(rules) == 1+len(outers) && len(forward) == len(devices)
 	for i, o := range outers {
 		want := o.drop(t, &nftables.Set{Name: o.set})
 		if s.ours && !slices.EqualFunc(compared(rules[1+i].Exprs), compared(want), slices.Equal[[]byte]) {

@@ -108,7 +108,11 @@ func (w *wire) arrived(d *device, want uint64) (n uint64) {
 
 // tunneled returns a packet of the tunnel, as a gateway sends it.
 func tunneled(t vxlan.Tunnel, src, dst string) []byte {
-	inner := headertest.TCP("198.51.100.7:40000", "203.0.113.10:80", headertest.SYN).Bytes()
+	return tunnelOf(t, headertest.TCP("198.51.100.7:40000", "203.0.113.10:80", headertest.SYN).Bytes(), src, dst)
+}
+
+// tunnelOf is tunneled with a frame.
+func tunnelOf(t vxlan.Tunnel, inner []byte, src, dst string) []byte {
 	copy(inner, vxlan.NodeMAC[:])
 	vx := []byte{8, 0, 0, 0, byte(t.VNI >> 16), byte(t.VNI >> 8), byte(t.VNI), 0}
 	return headertest.UDP(src, dst, string(append(vx, inner...))).Bytes()
@@ -152,5 +156,67 @@ func TestOnlyGateways(t *testing.T) {
 				want = got
 			}
 		}
+	}
+}
+
+// TestNothingIsSentBack: a gateway sends a node an ICMP error about a connection that the node does
+// not know. The node does not forward it to the VIP, whose route leads back to the gateways.
+func TestNothingIsSentBack(t *testing.T) {
+	w := newWire(t)
+	c := &Config{Tunnel: vxlan.Tunnel{VNI: 20942, Port: vxlan.Port},
+		Gateways: []netip.Prefix{netip.MustParsePrefix("10.0.1.2/32")}}
+	err := w.node.Run(func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		router := net.IPv4(10, 0, 1, 1)
+		return errors.Join(os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0),
+			netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT, IP: router,
+				HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}),
+			netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: router}),
+			func() error { _, err := Apply(c); return err }())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ipv4 = 0x0008 // in network byte order
+	sniffer := -1
+	if err := w.host.Run(func() (err error) {
+		link, err := netlink.LinkByName("eth0")
+		if err == nil {
+			sniffer, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, ipv4)
+		}
+		if err == nil {
+			err = unix.Bind(sniffer, &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index, Protocol: ipv4})
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(sniffer) })
+	reply := headertest.TCP("203.0.113.10:80", "198.51.100.7:40000", headertest.ACK)
+	reply.Payload = make([]byte, 1400)
+	tooBig := headertest.ICMPError("198.51.100.1", "203.0.113.10", 3, 4, 1280, reply.Bytes(), 28).Bytes()
+	known := headertest.UDP("198.51.100.7:1", "203.0.113.10:53", "x").Bytes() // it is translated nowhere, and valid
+	sentBack := func(frame []byte) (n int) {
+		t.Helper()
+		before := w.arrived(&devices[0], 0)
+		w.send(tunnelOf(c.Tunnel, frame, "10.0.1.2:50000", "10.0.1.21:4789"))
+		w.arrived(&devices[0], before+1)
+		buf := make([]byte, 2048)
+		for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			got, _, err := unix.Recvfrom(sniffer, buf, unix.MSG_DONTWAIT)
+			if err == nil && got >= 34 && net.IP(buf[30:34]).Equal(net.IPv4(203, 0, 113, 10)) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := sentBack(known); n != 1 {
+		t.Fatalf("a valid packet leaves %d times: the node does not forward", n)
+	}
+	if n := sentBack(tooBig); n != 0 {
+		t.Errorf("an error about an unknown connection is sent back %d times", n)
 	}
 }

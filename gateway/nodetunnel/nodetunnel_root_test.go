@@ -152,6 +152,12 @@ func checkRuleset(t *testing.T) {
 		udp dport 4789 @th,96,24 0x51ce ip saddr != @gateways4 counter drop
 		udp dport 4789 @th,96,24 0x51ce ip6 saddr != @gateways6 counter drop
 	}
+
+	chain forward {
+		type filter hook forward priority filter; policy accept;
+		iifname "sluice-dsr" ct state invalid counter drop
+		iifname "sluice-dsr6" ct state invalid counter drop
+	}
 }
 `
 	if diff := gocmp.Diff(want, string(text)); diff != "" || err != nil {
