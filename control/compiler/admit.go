@@ -12,6 +12,7 @@ import (
 type admission struct {
 	cfg     *settings
 	units   *units
+	nodes   *nodes
 	contest *contest
 	total   total // the sum of all units' wants
 	crowded bool  // some units are denied
@@ -30,7 +31,7 @@ func (a *admission) admit() {
 	}
 	for u := range a.units.dirty {
 		a.total.add(u.key.namespace, u.wants, -1)
-		u.wants = a.cfg.wantsOf(u.service, u.slices)
+		u.wants = a.cfg.wantsOf(u.service, u.slices, len(a.nodes.byName))
 		a.total.add(u.key.namespace, u.wants, +1)
 	}
 	fits := a.total.fits(&a.cfg.Config)

@@ -138,8 +138,9 @@ func (c *settings) fitting(s *objects.Service) (ports, frontends int) {
 	return ports, ports * vips
 }
 
-// wantsOf returns the wants of a Service with its slices, whether it is denied or not.
-func (c *settings) wantsOf(service *objects.Service, list []*objects.Slice) (w wants) {
+// wantsOf returns the wants of a Service with its slices, whether it is denied or not. nodes is the
+// number of Nodes: each is a backend of each port of a direct Service (nodeMembers).
+func (c *settings) wantsOf(service *objects.Service, list []*objects.Slice, nodes int) (w wants) {
 	ports, frontends := c.fitting(service)
 	if ports == 0 {
 		return w
@@ -162,10 +163,15 @@ func (c *settings) wantsOf(service *objects.Service, list []*objects.Slice) (w w
 		for _, s := range list {
 			if objects.Family(s.V6) == f {
 				backends, sources, addrs := c.wantsOfSlice(wanted, s)
-				w.backends += backends
+				if !c.direct(service) {
+					w.backends += backends
+				}
 				w.sources += sources
 				ends += addrs
 			}
+		}
+		if c.direct(service) {
+			w.backends += ports * nodes
 		}
 		if tableOf(c.schedulerOf(service)) != noTable {
 			for _, p := range wanted {

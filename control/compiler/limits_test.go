@@ -182,6 +182,72 @@ func TestBackendsOfOneServiceAreBounded(t *testing.T) {
 	}
 }
 
+// directWide is a wide Service with direct return, of type NodePort: it has no frontend.
+func directWide(name string, ports int, created int64) *corev1.Service {
+	s := wide(name, 1, ports, created)
+	s.Annotations = map[string]string{"sluice.dev/forwarding": "direct"}
+	s.Spec.Type, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeNodePort, corev1.ServiceExternalTrafficPolicyLocal
+	return s
+}
+
+// upsertNodes makes n Nodes with an address.
+func (l *limited) upsertNodes(n int) {
+	for i := range n {
+		l.tracker.Upsert(limitsSource, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node-", i)},
+			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP,
+				Address: fmt.Sprintf("172.16.%d.%d", i>>8, i&255)}}}})
+	}
+}
+
+func (l *limited) backends() (n int) {
+	l.snapshot.Backends(func(*services.Backend) bool { n++; return true })
+	return n
+}
+
+// TestNodesOfDirectServicesAreShared: each Node is a backend of each port of a direct Service, also
+// without endpoints. A namespace has its share of them, and what is beyond it is served when there
+// are fewer Nodes.
+func TestNodesOfDirectServicesAreShared(t *testing.T) {
+	const ports, nodes = 60, 100
+	l := newLimited(t, Config{Direct: true, NamespaceShare: 1})
+	l.upsertNodes(nodes)
+	fit := maxBackends / 100 / (ports * nodes)
+	for i := range fit + 2 {
+		l.tracker.Upsert(limitsSource, directWide(fmt.Sprint("d", i), ports, int64(i)))
+	}
+	problems := l.compile()
+	if n := l.backends(); n != fit*ports*nodes || len(problems) != 2 {
+		t.Errorf("%d backends of one namespace, want %d; %v", n, fit*ports*nodes, problems)
+	}
+	for _, p := range problems {
+		if p.Reason != objects.ReasonNoRoom {
+			t.Errorf("problem %v", p)
+		}
+	}
+	for i := range nodes - 1 {
+		l.tracker.Delete(limitsSource, objects.MakeObjectID(objects.KindNode, "", fmt.Sprint("node-", i)))
+	}
+	if problems := l.compile(); l.backends() != (fit+2)*ports || len(problems) != 0 {
+		t.Errorf("%d backends at one node, want %d; %v", l.backends(), (fit+2)*ports, problems)
+	}
+}
+
+// TestNodesOfOneServiceAreBounded: a direct Service has as many backends at most as another one has
+// endpoints.
+func TestNodesOfOneServiceAreBounded(t *testing.T) {
+	const nodes = 2000
+	l := newLimited(t, Config{Direct: true})
+	l.upsertNodes(nodes)
+	l.tracker.Upsert(limitsSource, directWide("d", maxServiceBackends/nodes+5, 1))
+	_, problems, _ := l.Compile(l.tracker.Changes())
+	if n := l.backends(); n != maxServiceBackends {
+		t.Errorf("%d backends, want %d", n, maxServiceBackends)
+	}
+	if len(problems) != 1 || problems[0].Field != fmt.Sprintf("spec.ports[%d]", maxServiceBackends/nodes) {
+		t.Errorf("problems %v", problems)
+	}
+}
+
 // TestShortUnitsAreBuiltAgain: endpoints that found no number get one as soon as there is one,
 // and meanwhile the self check leaves only their Service out.
 func TestShortUnitsAreBuiltAgain(t *testing.T) {

@@ -42,7 +42,7 @@ func (ns *nodes) set(id objects.ObjectID, now *objects.Node) {
 // node is the number of its ready endpoints. Without ready ones it is the number of its endpoints
 // that terminate and still serve. kube-proxy on the node chooses among the same endpoints
 // (k8s.io/kubernetes pkg/proxy/topology.go). A node without either has weight 0. listed is how many
-// endpoints the slices list.
+// endpoints the slices list, or the number of nodes if that is greater.
 func (r *run) nodeMembers(u *unit, p *port, offered []offer, v6 bool) (
 	members []member, listed int, problems []objects.Problem,
 ) {
@@ -91,7 +91,8 @@ func (r *run) nodeMembers(u *unit, p *port, offered []offer, v6 bool) (
 		members = append(members, m)
 	}
 	slices.SortFunc(members, compareListed)
-	return slices.CompactFunc(members, func(a, b member) bool { return a.same(&b) }), listed, problems
+	members = slices.CompactFunc(members, func(a, b member) bool { return a.same(&b) })
+	return members, max(listed, len(members)), problems
 }
 
 // nodeEndpoint is an endpoint of a direct Service.
