@@ -74,8 +74,10 @@ type Sources struct {
 	incarnation uint64
 	kept        bool
 
-	mu       sync.Mutex // guards families
-	families []family
+	reaching sync.Mutex // one call of AllReached at a time
+
+	mu       sync.Mutex // guards families; not held while a table is read or a file is written
+	families []family   // replaced as a whole
 }
 
 // family has the addresses of one family.
@@ -191,11 +193,16 @@ func (s *Sources) OpenAddress(is6 bool) (netip.Addr, bool) {
 
 // AllReached notes that this gateway knows all flows of its source addresses. inUse reports whether
 // a port of an address is in use or held. The caller repeats it while an address is closed. It
-// reports whether an address was opened.
+// reports whether an address was opened. It may take long: inUse reads a flow table, and the file
+// is on a disk. The other methods do not wait for it: the streams of the group and the control loop
+// call them.
 func (s *Sources) AllReached(inUse func(netip.Addr) bool) (opened bool, err error) {
+	s.reaching.Lock()
+	defer s.reaching.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	next := slices.Clone(s.families)
+	before := s.families
+	s.mu.Unlock()
+	next := slices.Clone(before)
 	for i := range next {
 		f := &next[i]
 		if !slices.Contains(f.states[:], group.Closed) {
@@ -207,14 +214,16 @@ func (s *Sources) AllReached(inUse func(netip.Addr) bool) (opened bool, err erro
 		}
 		f.states.AllReached(used)
 		opened = opened || slices.Contains(f.states[:], group.Open) &&
-			!slices.Contains(s.families[i].states[:], group.Open)
+			!slices.Contains(before[i].states[:], group.Open)
 	}
-	if slices.Equal(next, s.families) {
+	if slices.Equal(next, before) {
 		return false, nil
 	}
 	if err := s.save(next); err != nil {
 		return false, fmt.Errorf("group.stateDir: the state of source addresses cannot be saved: %w", err)
 	}
+	s.mu.Lock()
 	s.families = next
+	s.mu.Unlock()
 	return opened, nil
 }

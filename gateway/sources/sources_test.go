@@ -103,6 +103,31 @@ func TestLife(t *testing.T) {
 	n.want(n.start(true), "and a crash", Open, Spare)
 }
 
+// TestReachingBlocksNobody: while AllReached reads the flow table, the other methods answer. The
+// goroutine that exchanges flows calls them, and a table is paused while that goroutine is paused.
+func TestReachingBlocksNobody(t *testing.T) {
+	n := newNode(t)
+	s := n.start(false)
+	opened, err := s.AllReached(func(netip.Addr) bool {
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			s.Standings()
+			s.OpenAddress(false)
+		}()
+		select {
+		case <-answered:
+		case <-time.After(5 * time.Second):
+			t.Error("no answer while the table is read")
+		}
+		return false
+	})
+	if err != nil || !opened {
+		t.Errorf("opened %v, %v", opened, err)
+	}
+	n.want(s, "all others are reached", Open, Spare)
+}
+
 // TestAnotherTable: the flow table is kept, and is not the one of the incarnation on the disk.
 func TestAnotherTable(t *testing.T) {
 	for name, change := range map[string]func(n *node) error{
