@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"path/filepath"
 	"runtime"
+	"time"
 
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/fastpath/services"
@@ -79,12 +80,21 @@ func (f *flowLog) endAll(r *flows.Reader) {
 	}
 }
 
+// endTimeout bounds the wait for the last lines: the disk may hang, and a next process waits for the
+// locks and addresses of this one.
+const endTimeout = 5 * time.Second
+
 // end writes the last events, and ends the log.
-func (f *flowLog) end() {
-	if f.cancel != nil {
-		f.cancel()
-		<-f.done
-		f.cancel = nil
+func (f *flowLog) end(log *slog.Logger) {
+	if f.cancel == nil {
+		return
+	}
+	f.cancel()
+	f.cancel = nil
+	select {
+	case <-f.done:
+	case <-time.After(endTimeout):
+		log.Error("the last lines of the flow log are lost: its disk hangs")
 	}
 }
 

@@ -138,7 +138,7 @@ func (d *Daemon) serve(ctx context.Context) (err error) {
 	case <-ctx.Done():
 	}
 	if d.handOver.end() {
-		d.flows.log.end()
+		d.flows.log.end(d.log)
 		d.log.Info("handed over to the next process; this one ends")
 		return errHandedOver
 	}

@@ -81,7 +81,7 @@ func (d *Daemon) stop() error {
 		}
 		d.flows.reader.Close()
 	}
-	d.flows.log.end()
+	d.flows.log.end(d.log)
 	var open uint64
 	if d.flows.file != nil {
 		open = d.flows.connections()

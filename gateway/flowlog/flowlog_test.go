@@ -326,6 +326,40 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
+// TestHangs: a write that does not end is a problem before a line is lost.
+func TestHangs(t *testing.T) {
+	w := newWorld(t, 1e7)
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.log.files.out = out
+	w.flows(1000, 300) // more than a pipe has room for
+	done := make(chan struct{})
+	go func() { defer close(done); w.log.drain() }()
+	hangs := func() bool {
+		w.log.mu.Lock()
+		defer w.log.mu.Unlock()
+		if w.log.began.IsZero() {
+			return false
+		}
+		w.log.began = w.log.began.Add(-hangAfter)
+		return true
+	}
+	for end := time.Now().Add(10 * time.Second); !hangs() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(50 * time.Millisecond) // a short write has ended by now
+	if !hangs() || !strings.Contains(w.log.Problem(), "the flow log hangs") || w.log.Counts().Lost != 0 {
+		t.Errorf("problem %q, %+v", w.log.Problem(), w.log.Counts())
+	}
+	in.Close()
+	<-done
+	if why := w.log.Problem(); strings.Contains(why, "hangs") || why == "" {
+		t.Errorf("after the write has failed: %q", why)
+	}
+}
+
 // TestLosesEvents: events without room in a ring count as lost.
 func TestLosesEvents(t *testing.T) {
 	w := newWorld(t, 1e7)

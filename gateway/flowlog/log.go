@@ -16,8 +16,12 @@ import (
 // Interval is the time between two writes: what a process that is killed loses.
 const Interval = 10 * time.Millisecond
 
-// retryAfter is the time between two attempts to open a file, while that fails.
-const retryAfter = time.Second
+// retryAfter is the time between two attempts to open a file, while that fails. A write that has not
+// ended after hangAfter is a problem: the disk hangs.
+const (
+	retryAfter = time.Second
+	hangAfter  = 5 * time.Second
+)
 
 // Config has the parts of the gateway that a Log needs.
 type Config struct {
@@ -48,6 +52,7 @@ type Log struct {
 	err   error    // of the last write; nil if it succeeded
 	since time.Time
 	retry time.Time // no attempt before
+	began time.Time // of the write in progress; zero: there is none
 }
 
 // New returns a Log that writes nothing before Run.
@@ -153,6 +158,9 @@ func (l *Log) flush(now time.Time) {
 func (l *Log) write(lines []byte, now time.Time) (written int) {
 	l.mu.Lock()
 	wait := l.err != nil && now.Before(l.retry)
+	if !wait {
+		l.began = time.Now()
+	}
 	l.mu.Unlock()
 	if wait {
 		return 0
@@ -160,6 +168,7 @@ func (l *Log) write(lines []byte, now time.Time) (written int) {
 	written, err := l.files.write(lines, now)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.began = time.Time{}
 	switch {
 	case err != nil:
 		if l.err == nil {
@@ -199,6 +208,9 @@ func (l *Log) Problem() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
+	case !l.began.IsZero() && time.Since(l.began) >= hangAfter:
+		return fmt.Sprintf("the flow log hangs: a write to %s has not ended since %s; %d lines are lost, and all later "+
+			"ones for which memory has no room. Repair the disk", l.c.Directory, l.began.Format(time.RFC3339), lost)
 	case l.err != nil:
 		return fmt.Sprintf("the flow log cannot be written since %s: %v; %d lines are lost. Make room, or let the "+
 			"daemon write to flowLog.directory", l.since.Format(time.RFC3339), l.err, lost)

@@ -62,7 +62,8 @@ func (r *Reader) InUse(set *steer.Set) (used steer.Set) {
 		markAddr(addrs, dst.Dst, services.AddrVIP|services.AddrNode)
 	})
 	if n > 0 {
-		_, _ = r.delete(context.Background(), flowtable.EndDeleted, ending) // fails only if the daemon is ending
+		// It fails only if the daemon is ending.
+		_, _ = r.delete(context.Background(), flowtable.EndDeleted, deletePatience, ending)
 	}
 	used.Frontends, used.NodePorts, used.KeepSources = marked(frontends), marked(ports), marked(sources)
 	used.Replies = set.Replies.In(&replies)

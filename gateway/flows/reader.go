@@ -140,7 +140,7 @@ func (r *Reader) Page(
 // count them as protected, and only the owner can end a flow.
 func (r *Reader) Delete(ctx context.Context, f *status.FlowFilter) (int, error) {
 	s := r.snapshot()
-	return r.delete(ctx, flowtable.EndDeleted, func(i *flowtable.Info) bool {
+	return r.delete(ctx, flowtable.EndDeleted, deletePatience, func(i *flowtable.Info) bool {
 		v := view(i, s)
 		return i.CopyOf == 0 && f.Match(&v)
 	})
@@ -149,23 +149,39 @@ func (r *Reader) Delete(ctx context.Context, f *status.FlowFilter) (int, error) 
 // DeleteClients ends the flows of the clients that match, and returns their number. Copies stay, as
 // in Delete.
 func (r *Reader) DeleteClients(ctx context.Context, match func(netip.Addr) bool) (int, error) {
-	return r.delete(ctx, flowtable.EndDeleted, func(i *flowtable.Info) bool {
+	return r.delete(ctx, flowtable.EndDeleted, deletePatience, func(i *flowtable.Info) bool {
 		return i.CopyOf == 0 && match(i.Client.Src.Netip())
 	})
 }
 
 // EndAll ends all flows, because the gateway ends and leaves none behind.
 func (r *Reader) EndAll() {
-	_, _ = r.delete(context.Background(), flowtable.EndStopped, func(*flowtable.Info) bool { return true })
+	_, _ = r.delete(context.Background(), flowtable.EndStopped, stopPatience,
+		func(*flowtable.Info) bool { return true })
 }
 
-// logPatience bounds the wait for the flow log, which may hang with its disk. Then it loses lines.
-const logPatience = time.Second
+// Bounds of the waits for the flow log, which may hang with its disk. Then it loses lines: a loop
+// with a heartbeat ends flows of denied clients, and the next process waits for the end of this one.
+const (
+	logPatience    = time.Second // of one wait; without room after it the call waits no more
+	deletePatience = 5 * time.Second
+	stopPatience   = 30 * time.Second
+)
 
-// awaitLog waits until the flow log has room for the ends of n flows. r.mu must be held.
-func (r *Reader) awaitLog(n int) {
-	for deadline := time.Now().Add(logPatience); !r.handle.LogRoom(n) && time.Now().Before(deadline); {
-		time.Sleep(time.Millisecond)
+// awaitLog waits until the flow log has room for the ends of n flows, for left at most, and returns
+// what is left of that; 0 if there is no room. Other callers of the Reader do not wait with it.
+func (r *Reader) awaitLog(n int, left time.Duration) time.Duration {
+	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+		r.mu.Lock()
+		room := r.closed || r.handle.LogRoom(n)
+		r.mu.Unlock()
+		waited := time.Since(began)
+		switch {
+		case room:
+			return max(0, left-waited)
+		case waited >= min(left, logPatience):
+			return 0
+		}
 	}
 }
 
@@ -177,9 +193,9 @@ func (r *Reader) snapshot() *services.Snapshot {
 	return &services.Snapshot{}
 }
 
-// delete ends the flows that match.
+// delete ends the flows that match. It waits for the flow log for patience in all.
 func (r *Reader) delete(
-	ctx context.Context, why flowtable.End, match func(*flowtable.Info) bool,
+	ctx context.Context, why flowtable.End, patience time.Duration, match func(*flowtable.Info) bool,
 ) (n int, err error) {
 	var refs []flowtable.Ref
 	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
@@ -206,8 +222,10 @@ func (r *Reader) delete(
 			r.handle.DeleteFor(ref, why)
 		}
 		r.handle.Leave()
-		r.awaitLog(len(r.slice))
 		r.mu.Unlock()
+		if len(refs) > 0 && patience > 0 {
+			patience = r.awaitLog(len(r.slice), patience)
+		}
 		n += len(refs)
 		cursor = next
 	}

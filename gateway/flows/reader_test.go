@@ -1,9 +1,13 @@
 package flows
 
 import (
+	"context"
 	"errors"
 	"net/netip"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
@@ -32,9 +36,67 @@ func TestReaderClosed(t *testing.T) {
 	}
 	r.Close()
 	r.all(func(*flowtable.Info) { t.Error("a flow is read") })
-	_, err = r.delete(t.Context(), flowtable.EndDeleted, func(*flowtable.Info) bool { return true })
+	_, err = r.delete(t.Context(), flowtable.EndDeleted, 0, func(*flowtable.Info) bool { return true })
 	if !errors.Is(err, errClosed) {
 		t.Errorf("delete: %v", err)
+	}
+}
+
+// TestReaderAndFlowLog: the end of many flows waits for a flow log that is slow, which then has all
+// ends, and about once for one that hangs, which loses them.
+func TestReaderAndFlowLog(t *testing.T) {
+	const flows = 6 * 256
+	for name, reads := range map[string]bool{"slow": true, "hangs": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 2 * flows, HalfOpen: 2 * flows,
+					Timeouts: flowtable.DefaultTimeouts()})
+				must(t, err)
+				log, err := table.StartLog(512, make([]byte, table.AccountBytes()), false)
+				must(t, err)
+				r, err := NewReader(table, new(services.Handle))
+				must(t, err)
+				defer r.Close()
+				for i := range uint16(flows) {
+					create(t, table, false, &flowtable.NewFlow{
+						Client: header.Tuple{Src: header.AddrFrom4([4]byte{198, 51, 100, 7}), SrcPort: 1 + i,
+							Dst: header.AddrFrom4([4]byte{203, 0, 113, 9}), DstPort: 80, Proto: header.ProtoTCP},
+						Backend: header.AddrFrom4([4]byte{10, 0, 0, 5}), BackendPort: 8080,
+						Source: header.AddrFrom4([4]byte{192, 0, 2, 20}), SourcePort: 1 + i,
+					})
+				}
+				log.Read(func(*flowtable.Event) {})
+				before, ends := log.Lost(), 0
+				ctx, cancel := context.WithCancel(t.Context())
+				var reading sync.WaitGroup
+				read := func() {
+					log.Read(func(e *flowtable.Event) {
+						if !e.Begins {
+							ends++
+						}
+					})
+				}
+				reading.Go(func() {
+					for reads && ctx.Err() == nil {
+						time.Sleep(300 * time.Millisecond)
+						read()
+					}
+				})
+				began := time.Now()
+				n, err := r.DeleteClients(ctx, func(netip.Addr) bool { return true })
+				took := time.Since(began)
+				cancel()
+				reading.Wait()
+				read()
+				lost := int(log.Lost() - before)
+				if err != nil || n != flows || ends+lost != flows || reads != (lost == 0) {
+					t.Errorf("%d of %d flows ended: %d lines, %d lost: %v", n, flows, ends, lost, err)
+				}
+				if took > 2*logPatience {
+					t.Errorf("it took %v", took)
+				}
+			})
+		})
 	}
 }
 
