@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -25,6 +26,7 @@ import (
 	"sluice.dev/sluice/gateway/replication"
 	"sluice.dev/sluice/gateway/sources"
 	"sluice.dev/sluice/internal/heartbeat"
+	"sluice.dev/sluice/internal/logs"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -66,6 +68,7 @@ type Members struct {
 	beat      *heartbeat.Beat // of the exchange
 	watch     watch
 	running   atomic.Bool // Run has begun
+	refused   logs.Limit  // of lines about connections, which any host can open
 
 	mu     sync.Mutex // guards the fields below; the exchange's goroutine reads others without it
 	others others     // the exchange's goroutine writes it, after New
@@ -82,6 +85,7 @@ type other struct {
 	config.GroupMember
 	removed bool   // for good
 	err     string // why its last stream has ended; empty: none has since it was in step
+	cause   string // of err, as it was logged
 	stopped int64  // when a stream of it has ended because its process stops; 0: it was in step since
 }
 
@@ -101,13 +105,18 @@ func (o *others) present() (list []*other) {
 	return list
 }
 
+// refusedPerSecond bounds the lines about refused connections: any host that reaches the port can
+// cause them, and they must not displace all other events.
+const refusedPerSecond = 1
+
 // New reads the files, and joins the flow table. No worker may run yet.
 func New(c Config) (*Members, error) {
 	at, found := c.Group.Find(c.Self)
 	if !found {
 		return nil, fmt.Errorf("group.members has no entry for %s, the name of this node", c.Self)
 	}
-	m := &Members{c: c, self: c.Group.Members[at], listen: "it is not open yet"}
+	m := &Members{c: c, self: c.Group.Members[at], listen: "it is not open yet",
+		refused: logs.Limit{PerSecond: refusedPerSecond}}
 	list := slices.Delete(slices.Clone(c.Group.Members), at, at+1)
 	slices.SortFunc(list, func(a, b config.GroupMember) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range list {
@@ -149,7 +158,7 @@ func addresses(list []netip.Addr) (of []header.Addr) {
 // peers returns the configuration of the transport.
 func (m *Members) peers() peers.Config {
 	c := peers.Config{Self: peer(&m.self), Refused: func(err error) {
-		m.c.Log.Warn("a connection of another gateway is refused", "error", err)
+		m.refused.Warn(m.c.Log, time.Now(), "a connection of the group is refused", "error", err)
 	}}
 	c.Files = peers.Files{Certificate: m.c.Group.TLS.CertFile, Key: m.c.Group.TLS.KeyFile,
 		Authorities: m.c.Group.TLS.CAFile}
@@ -246,10 +255,21 @@ func (m *Members) failed(i int, err error) {
 	if errors.As(err, &refused) && refused.Reason == exchange.ErrStopped.Error() {
 		o.stopped = now()
 	}
-	if why := err.Error(); o.err != why {
-		o.err = why
-		m.c.Log.Warn("a stream with another gateway has ended, and is opened again", "gateway", o.Name, "error", why)
+	o.err = err.Error()
+	if cause := causeOf(err); o.cause != cause {
+		o.cause = cause
+		m.c.Log.Warn("a stream with another gateway has ended, and is opened again", "gateway", o.Name, "error", o.err)
 	}
+}
+
+// causeOf returns the text of an error without the ports of a connection, which each attempt to open
+// a stream has others of.
+func causeOf(err error) string {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Op + " " + op.Err.Error()
+	}
+	return err.Error()
 }
 
 // Run exchanges flows with the other gateways until ctx is done. Packets to the source addresses of

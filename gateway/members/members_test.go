@@ -1,15 +1,19 @@
 package members
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -36,7 +40,8 @@ type gateway struct {
 	l      *lab
 	index  int
 	dir    string
-	taken  bool // the next start is one by a hand-over
+	taken  bool         // the next start is one by a hand-over
+	log    slog.Handler // nil: discards
 	file   *flowtable.File
 	handle *flowtable.Handle
 	stop   func()
@@ -79,7 +84,10 @@ func (g *gateway) start(kept bool) {
 	c.StateDir = filepath.Join(g.dir, "disk")
 	c.TLS = config.GroupTLS{CertFile: filepath.Join(g.dir, certs.CertFile),
 		KeyFile: filepath.Join(g.dir, certs.KeyFile), CAFile: filepath.Join(g.dir, certs.CAFile)}
-	g.Members, err = New(Config{Log: slog.New(slog.DiscardHandler), Group: &c, Self: fmt.Sprintf("gw-%c", 'a'+g.index),
+	if g.log == nil {
+		g.log = slog.DiscardHandler
+	}
+	g.Members, err = New(Config{Log: slog.New(g.log), Group: &c, Self: fmt.Sprintf("gw-%c", 'a'+g.index),
 		StateDir: state, Kept: kept, Taken: g.taken, Table: g.file.Table, Workers: 1, KeepAfter: time.Hour,
 		RealTime: func() error { return nil },
 		InUse:    func(netip.Addr) int { return 0 }, Opened: func() { g.opened <- struct{}{} }})
@@ -483,6 +491,51 @@ func TestReturn(t *testing.T) {
 		t.Errorf("gw-b has taken back %d flows, want 1", n)
 	}
 	a.until("a copy", a.copies(1))
+}
+
+// TestStrangers: a host that is no member opens connections at a high rate, and causes a line of log
+// a second.
+func TestStrangers(t *testing.T) {
+	l := newLab(t, 2)
+	g := l.gateways[0]
+	var out bytes.Buffer // the log's lock guards it until the gateway has stopped
+	g.log = slog.NewTextHandler(&out, nil)
+	g.start(false)
+	const connections = 200
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 7, 99)}, Timeout: 10 * time.Second}
+	began := time.Now()
+	for n := 0; n < connections; {
+		c, err := d.Dial("tcp", l.group.Members[0].Address.String())
+		if err != nil { // the listener is not open yet
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		_, _ = c.Read(make([]byte, 1)) // it is closed
+		_ = c.Close()
+		n++
+	}
+	most := 2 + int(time.Since(began)/time.Second)*refusedPerSecond
+	g.stop()
+	if lines := strings.Count(out.String(), "127.0.7.99 is not the address of a member"); lines == 0 || lines > most {
+		t.Errorf("%d lines about %d connections, want 1 to %d", lines, connections, most)
+	}
+}
+
+// TestStreamThatFailsAgain: a stream that fails for the same reason at each attempt is logged once, and
+// another reason again.
+func TestStreamThatFailsAgain(t *testing.T) {
+	var out bytes.Buffer
+	m := &Members{c: Config{Log: slog.New(slog.NewTextHandler(&out, nil))}}
+	m.others[0] = &other{}
+	for port := range 50 {
+		m.failed(0, fmt.Errorf("stream with gw-b: %w", &net.OpError{Op: "read", Net: "tcp",
+			Source: &net.TCPAddr{Port: port}, Err: syscall.ECONNRESET}))
+	}
+	m.failed(0, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED})
+	m.failed(0, errors.New("the lease has run out"))
+	if lines := strings.Count(out.String(), "\n"); lines != 3 || m.others[0].err != "the lease has run out" {
+		t.Errorf("%d lines, want 3:\n%s", lines, out.String())
+	}
 }
 
 // TestAlone: a gateway whose others are not there attracts packets after a while, and copies

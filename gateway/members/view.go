@@ -221,7 +221,7 @@ func (m *Members) note(v *View) {
 	for _, o := range v.Members {
 		of, was := m.others[o.Number], &m.watch.of[o.Number].was
 		if o.HasOurs && o.HasIts {
-			of.err = ""
+			of.err, of.cause = "", ""
 		}
 		if o.HasOurs || o.HasIts {
 			of.stopped = 0

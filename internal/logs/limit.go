@@ -1,13 +1,15 @@
 package logs
 
 import (
+	"context"
 	"log/slog"
 	"sync"
 	"time"
 )
 
-// Limit bounds log lines that tenants' objects can cause at any rate, to PerSecond in each second.
-// The next line has the number of omitted lines. It is safe for concurrent use.
+// Limit bounds log lines that tenants' objects, or hosts of the network, can cause at any rate, to
+// PerSecond in each second. The next line has the number of omitted lines. It is safe for
+// concurrent use.
 type Limit struct {
 	PerSecond int
 
@@ -19,6 +21,15 @@ type Limit struct {
 
 // Info writes a line at level info, or only counts it.
 func (l *Limit) Info(log *slog.Logger, now time.Time, message string, attributes ...any) {
+	l.write(log, slog.LevelInfo, now, message, attributes)
+}
+
+// Warn is Info for a line at level warn.
+func (l *Limit) Warn(log *slog.Logger, now time.Time, message string, attributes ...any) {
+	l.write(log, slog.LevelWarn, now, message, attributes)
+}
+
+func (l *Limit) write(log *slog.Logger, level slog.Level, now time.Time, message string, attributes []any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.Sub(l.began) >= time.Second {
@@ -33,5 +44,5 @@ func (l *Limit) Info(log *slog.Logger, now time.Time, message string, attributes
 		attributes = append(attributes, "omittedBefore", l.omitted)
 		l.omitted = 0
 	}
-	log.Info(message, attributes...)
+	log.Log(context.Background(), level, message, attributes...)
 }

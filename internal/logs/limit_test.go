@@ -21,9 +21,10 @@ func TestLimit(t *testing.T) {
 		t.Errorf("%d lines, want 30", n)
 	}
 	out.Reset()
+	limit.Warn(log, now.Add(time.Minute), "x")
 	limit.Info(log, now.Add(time.Minute), "x")
-	limit.Info(log, now.Add(time.Minute), "x")
-	if text := out.String(); strings.Count(text, "omittedBefore") != 1 || !strings.Contains(text, "omittedBefore=97") {
+	if text := out.String(); strings.Count(text, "omittedBefore") != 1 || !strings.Contains(text, "omittedBefore=97") ||
+		strings.Count(text, "level=WARN") != 1 {
 		t.Errorf("%q, want 97 omitted lines in the first of two", text)
 	}
 }
