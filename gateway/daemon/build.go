@@ -172,7 +172,7 @@ func (d *Daemon) startControl() error {
 		d.compiler = compiler.New(cc)
 	}
 	// A standby has compiled without counters, and no worker knew its numbers.
-	loadDrains(c, d.log, d.compiler)
+	d.flows.loadDrains(c, d.log, d.compiler)
 	d.denials = denials.New(denials.Config{Log: d.log, StateDir: d.settings.atStart.StateDir, Program: d.kernel.Program,
 		Flows: d.flows.reader, Saves: d.handOver.unlessOffering}, c.Deny)
 	d.compiler.Watch(d.totals)
@@ -228,7 +228,11 @@ func (d *Daemon) actAlone(ctx context.Context) {
 
 // saveDrains writes the operator's drains, unless a successor has read them already.
 func (d *Daemon) saveDrains(list []compiler.Drain) error {
-	return d.handOver.unlessOffering(func() error { return drains.Save(d.settings.atStart.StateDir, list) })
+	err := d.handOver.unlessOffering(func() error { return drains.Save(d.settings.atStart.StateDir, list) })
+	if err == nil {
+		d.flows.drainsLost.Store(nil)
+	}
+	return err
 }
 
 // startServers opens the sockets, which no other daemon may have, and the addresses for metrics and

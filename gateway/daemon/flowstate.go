@@ -36,6 +36,9 @@ type flowState struct {
 	// unserved is the warning about recovered flows that this configuration cannot serve; nil if
 	// there are none.
 	unserved atomic.Pointer[string]
+	// drainsLost is why the predecessor's drains are lost; nil if they are not, or since the operator
+	// has drained again.
+	drainsLost atomic.Pointer[error]
 }
 
 const onDisk = "stateDir is not on a tmpfs: the flow table is written to disk as long as flows change, which costs " +
@@ -149,7 +152,7 @@ func report(t *tracker.Tracker, source objects.Source, problems []objects.Proble
 	t.Apply(&b)
 }
 
-// conditions warns about flows that were lost or cannot be served.
+// conditions reports flows and drains that were lost, and flows that cannot be served.
 func (f *flowState) conditions() (list []status.ConditionView) {
 	if f.onDisk {
 		list = append(list, status.Warning("state-dir", onDisk))
@@ -162,6 +165,10 @@ func (f *flowState) conditions() (list []status.ConditionView) {
 	}
 	if why := f.unserved.Load(); why != nil {
 		list = append(list, status.Warning("flows", *why))
+	}
+	if err := f.drainsLost.Load(); err != nil {
+		list = append(list, status.Failed("drains", "backends that the operator drained before the start take new "+
+			"flows again: drain them again, or remove the file and restart: "+(*err).Error()))
 	}
 	return list
 }
@@ -184,10 +191,11 @@ func (f *flowState) affinity() metrics.Affinity {
 
 // loadDrains gives the compiler the drains that a predecessor has saved. If they cannot be read,
 // backends take new flows again.
-func loadDrains(c *config.Configuration, log *slog.Logger, to *compiler.Compiler) {
+func (f *flowState) loadDrains(c *config.Configuration, log *slog.Logger, to *compiler.Compiler) {
 	list, err := drains.Load(c.StateDir)
 	if err != nil {
 		log.Error("drains of the predecessor are lost: repeat them", "error", err)
+		f.drainsLost.Store(&err)
 	}
 	if len(list) > 0 {
 		log.Info("drains of the predecessor are restored", "drains", list)

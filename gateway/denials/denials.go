@@ -77,6 +77,7 @@ type List struct {
 	configured map[netip.Prefix]bool
 	operator   map[netip.Prefix]time.Time // until then; zero: without an end
 	refused    error                      // why the kernel program does not have the list
+	lost       error                      // why the previous process's entries are lost; nil after a change
 
 	applying sync.Mutex // one call of apply at a time
 	inForce  map[netip.Prefix]xdpprog.Denial
@@ -85,7 +86,8 @@ type List struct {
 }
 
 // New returns the list of a configuration, with the entries that the previous process saved. If
-// they cannot be read, they are lost, and New logs an error.
+// they cannot be read, they are lost, and Conditions has the error until the operator changes the
+// list.
 func New(c Config, configured []netip.Prefix) *List {
 	if c.BootNanos == nil {
 		c.BootNanos = boottime.Nanos
@@ -94,7 +96,7 @@ func New(c Config, configured []netip.Prefix) *List {
 	var err error
 	if l.operator, err = load(c.StateDir); err != nil {
 		c.Log.Error("clients that the operator denied are lost: deny them again", "error", err)
-		l.operator = map[netip.Prefix]time.Time{}
+		l.operator, l.lost = map[netip.Prefix]time.Time{}, err
 	}
 	return l
 }
@@ -169,7 +171,7 @@ func (l *List) change(f func(map[netip.Prefix]time.Time) error) error {
 	if err := l.c.Saves(func() error { return save(l.c.StateDir, next) }); err != nil {
 		return err
 	}
-	l.operator = next
+	l.operator, l.lost = next, nil
 	return nil
 }
 
@@ -391,17 +393,21 @@ func (l *List) Denies(client netip.Addr) *status.DenialView {
 }
 
 // Conditions reports the number of entries, if there are any, and whether they are in force.
-func (l *List) Conditions() []status.ConditionView {
+func (l *List) Conditions() (list []status.ConditionView) {
 	l.mu.Lock()
-	configured, operator, refused := len(l.configured), len(l.operator), l.refused
+	configured, operator, refused, lost := len(l.configured), len(l.operator), l.refused, l.lost
 	l.mu.Unlock()
+	if lost != nil {
+		list = append(list, status.Failed("deny", "clients that the operator denied before the start are not denied "+
+			"any more: deny them again, or remove the file and restart: "+lost.Error()))
+	}
 	switch {
 	case refused != nil:
-		return []status.ConditionView{status.Failed("deny", "the kernel program does not have the list of denied "+
-			"clients: "+refused.Error())}
-	case configured+operator == 0:
-		return nil
+		return append(list, status.Failed("deny", "the kernel program does not have the list of denied clients: "+
+			refused.Error()))
+	case lost != nil || configured+operator == 0:
+		return list
 	}
-	return []status.ConditionView{status.OK("deny", fmt.Sprintf("packets of clients are dropped: %d entries of the "+
-		"configuration, %d of the operator; see `sluice deny list`", configured, operator))}
+	return append(list, status.OK("deny", fmt.Sprintf("packets of clients are dropped: %d entries of the "+
+		"configuration, %d of the operator; see `sluice deny list`", configured, operator)))
 }

@@ -237,7 +237,7 @@ func TestRefusals(t *testing.T) {
 }
 
 // TestUnreadable: a file that is not ours is an error that names it, and the gateway starts without
-// its entries.
+// its entries, and says so until the list changes.
 func TestUnreadable(t *testing.T) {
 	for name, text := range map[string]string{
 		"no JSON": "10.0.0.1", "another version": `{"version": 2, "denied": []}`,
@@ -257,8 +257,18 @@ func TestUnreadable(t *testing.T) {
 		var log strings.Builder
 		c := (&gateway{}).config(dir)
 		c.Log = slog.New(slog.NewTextHandler(&log, nil))
-		if l := New(c, nil); len(l.operator) != 0 || !strings.Contains(log.String(), "ERROR") {
+		l := New(c, nil)
+		if len(l.operator) != 0 || !strings.Contains(log.String(), "ERROR") {
 			t.Errorf("%s: %v, log %s", name, l.operator, &log)
+		}
+		if c := l.Conditions(); len(c) != 1 || c[0].Level != "fail" || !strings.Contains(c[0].Detail, path) {
+			t.Errorf("%s: conditions %v", name, c)
+		}
+		if _, err := l.Deny(t.Context(), prefix("192.0.2.1/32"), 0); err != nil {
+			t.Error(err)
+		}
+		if c := l.Conditions(); len(c) != 1 || c[0].Level != "ok" {
+			t.Errorf("%s: conditions after a change %v", name, c)
 		}
 	}
 	dir := t.TempDir()
