@@ -162,6 +162,7 @@ func (d *Daemon) groupConditions() (list []status.ConditionView) {
 		list = append(list, status.Failed("group", "other gateways cannot connect, so this one gets no copies of "+
 			"their flows: "+v.Listener))
 	}
+	list = append(list, d.memberConditions()...)
 	if slow := d.group.Slow(); slow != "" {
 		list = append(list, status.Warning("group", "flows may be copied late while other processes use the CPUs: "+
 			slow))

@@ -13,6 +13,7 @@ import (
 	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/gateway/roster"
 	"sluice.dev/sluice/internal/heartbeat"
+	"sluice.dev/sluice/serve/status"
 )
 
 // nodesWithin is how long a gateway that starts waits for the Nodes of its group, before it goes on
@@ -151,7 +152,7 @@ const followEvery = 5 * time.Second
 func (d *Daemon) followMembers(ctx context.Context) {
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
-	beat := d.beats.Add("members of the group", heartbeat.DefaultBounds)
+	beat := d.beats.Add("members of the group", heartbeat.FileBounds) // it writes the list to a disk
 	defer beat.Rest()
 	failed := ""
 	for {
@@ -182,6 +183,25 @@ func (d *Daemon) followMembers(ctx context.Context) {
 var errRemoved = errors.New("this gateway was removed from its group: its Node was deleted, has the taint " +
 	"node.kubernetes.io/out-of-service, or has lost labels and annotation; it starts again as a member with its " +
 	"Node's labels and annotation")
+
+// memberConditions warns if the Nodes of the group cannot be read: gateways that join, and those
+// that are removed for good, are not noticed.
+func (d *Daemon) memberConditions() []status.ConditionView {
+	if d.settings.config().Group.Nodes == "" {
+		return nil
+	}
+	_, state := d.inputs.kubernetes.Gateways().Nodes()
+	why := state.Err
+	switch {
+	case why != "":
+	case !state.Synced:
+		why = "they are not read yet"
+	default:
+		return nil
+	}
+	return []status.ConditionView{status.Warning("group", "the Nodes of the group cannot be read, so its members stay "+
+		"as they are, and gateways that join or are removed are not noticed: "+why)}
+}
 
 // changeMembers puts the list of the present Nodes in force.
 func (d *Daemon) changeMembers(ctx context.Context) error {

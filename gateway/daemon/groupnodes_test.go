@@ -19,6 +19,7 @@ import (
 	"sluice.dev/sluice/control/k8s/k8stest"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/gateway/roster"
+	"sluice.dev/sluice/serve/status"
 )
 
 // gatewayNode returns the Node of a gateway of the group.
@@ -95,6 +96,32 @@ func TestReadMembers(t *testing.T) {
 	if err := d.readMembers(t.Context()); err == nil || inForce(d) != "" {
 		t.Errorf("a process that takes over waits, or has members %s", inForce(d))
 	}
+}
+
+// TestNodesThatCannotBeRead: the status says that changes of members are not noticed.
+func TestNodesThatCannotBeRead(t *testing.T) {
+	s := k8stest.Start(t)
+	s.Set(gatewayNode("gw-a", 1))
+	d := groupDaemon(t, s, t.TempDir())
+	if list := d.memberConditions(); len(list) != 1 {
+		t.Errorf("before they are read: %v", list)
+	}
+	if err := d.readMembers(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	says := func(n int) {
+		t.Helper()
+		var list []status.ConditionView
+		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if list = d.memberConditions(); len(list) == n {
+				return
+			}
+		}
+		t.Errorf("conditions %v, want %d", list, n)
+	}
+	says(0)
+	s.Stop()
+	says(1)
 }
 
 // TestMembersAndReload: a reload keeps the members of Nodes, and is refused if they could not work
