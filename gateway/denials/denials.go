@@ -73,6 +73,8 @@ type List struct {
 	c    Config
 	wake wake.Flag // the list has changed
 
+	changing sync.Mutex // one call of change at a time
+
 	mu         sync.Mutex // guards the fields below; not held during calls of Config
 	configured map[netip.Prefix]bool
 	operator   map[netip.Prefix]time.Time // until then; zero: without an end
@@ -160,18 +162,23 @@ func (l *List) Allow(ctx context.Context, p netip.Prefix) error {
 	return err
 }
 
-// change changes the operator's entries and saves them, or neither.
+// change changes the operator's entries and saves them, or neither. It calls f with l.mu.
 func (l *List) change(f func(map[netip.Prefix]time.Time) error) error {
+	l.changing.Lock()
+	defer l.changing.Unlock()
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	next := maps.Clone(l.operator)
-	if err := f(next); err != nil {
+	err := f(next)
+	l.mu.Unlock()
+	if err != nil {
 		return err
 	}
 	if err := l.c.Saves(func() error { return save(l.c.StateDir, next) }); err != nil {
 		return err
 	}
+	l.mu.Lock()
 	l.operator, l.lost = next, nil
+	l.mu.Unlock()
 	return nil
 }
 

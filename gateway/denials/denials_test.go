@@ -236,6 +236,32 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
+// TestSavingBlocksNobody: while the file is written, which takes as long as the disk does, the status
+// answers.
+func TestSavingBlocksNobody(t *testing.T) {
+	g := &gateway{}
+	c := g.config(t.TempDir())
+	var l *List
+	c.Saves = func(save func() error) error {
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			l.Conditions()
+			l.Denies(netip.MustParseAddr("192.0.2.1"))
+		}()
+		select {
+		case <-answered:
+		case <-time.After(5 * time.Second):
+			t.Error("no answer while the list is saved")
+		}
+		return save()
+	}
+	l = New(c, nil)
+	if _, err := l.Deny(t.Context(), prefix("192.0.2.1/32"), 0); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestUnreadable: a file that is not ours is an error that names it, and the gateway starts without
 // its entries, and says so until the list changes.
 func TestUnreadable(t *testing.T) {

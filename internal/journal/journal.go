@@ -41,15 +41,22 @@ const (
 	lineLimit = 16 << 10
 )
 
+// hangAfter is how long a write to the file may take until Err has it.
+const hangAfter = 5 * time.Second
+
 // Journal is the journal of one process.
 type Journal struct {
 	writer *logs.Writer
 
-	mu    sync.Mutex // guards the fields below
+	// file is held while a file is read or written, which may take long. It guards dir.
+	file sync.Mutex
+	dir  string // "" before Own
+
+	mu    sync.Mutex // guards the fields below; never held while a file is used
 	lines []line     // oldest first
 	bytes int        // of lines
-	dir   string     // "" before Own
 	err   error      // of the last write to the file
+	began time.Time  // of the write to the file in progress; zero: there is none
 }
 
 // line is a line as slog's JSON handler writes it.
@@ -75,34 +82,41 @@ func (j *Journal) Flush(within time.Duration) { j.writer.Flush(within) }
 // first the lines that the journal has. Another process may still write its last lines. If the
 // files cannot be read, Own returns the error, and the journal begins with its own lines.
 func (j *Journal) Own(dir string) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+	j.file.Lock()
+	defer j.file.Unlock()
 	if j.dir != "" {
 		return nil
 	}
-	own := j.lines
-	j.lines, j.bytes = nil, 0
 	var errs []error
+	var before [][]byte
 	for _, name := range []string{OldName, Name} {
 		text, err := trusted.ReadState(filepath.Join(dir, name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
-		for l := range bytes.Lines(text) {
-			j.keep(l)
-		}
+		before = slices.AppendSeq(before, bytes.Lines(text))
 	}
+	j.mu.Lock()
+	own := j.lines
+	j.lines, j.bytes = nil, 0
+	for _, l := range before {
+		j.keep(l)
+	}
+	for _, l := range own {
+		j.keep(l.text)
+	}
+	j.mu.Unlock()
 	j.dir = dir
 	for _, l := range own {
-		j.add(l.text)
+		j.store(l.text)
 	}
 	return errors.Join(errs...)
 }
 
 // Remove removes the files, and writes none from then on.
 func (j *Journal) Remove() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+	j.file.Lock()
+	defer j.file.Unlock()
 	if j.dir != "" {
 		_ = os.Remove(filepath.Join(j.dir, OldName))
 		_ = os.Remove(filepath.Join(j.dir, Name))
@@ -110,10 +124,13 @@ func (j *Journal) Remove() {
 	}
 }
 
-// Err returns why lines are not in the file; nil if they are.
+// Err returns why lines are not in the file, or not even in memory; nil if they are.
 func (j *Journal) Err() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if !j.began.IsZero() && time.Since(j.began) >= hangAfter {
+		return fmt.Errorf("a write to %s has not ended since %s: repair its disk", Name, j.began.Format(time.RFC3339))
+	}
 	return j.err
 }
 
@@ -123,25 +140,38 @@ type sink Journal
 // Write implements io.Writer. It never fails: lines that are not in the file are in memory.
 func (s *sink) Write(text []byte) (int, error) {
 	j := (*Journal)(s)
-	j.mu.Lock()
-	defer j.mu.Unlock()
+	j.file.Lock()
+	defer j.file.Unlock()
 	for l := range bytes.Lines(text) {
-		j.add(bytes.Clone(l))
+		if l = bytes.Clone(l); len(l) > lineLimit {
+			l = shortened(l)
+		}
+		j.mu.Lock()
+		kept := j.keep(l)
+		j.mu.Unlock()
+		if kept {
+			j.store(l)
+		}
 	}
 	return len(text), nil
 }
 
-// add keeps a line in memory and appends it to the file.
-func (j *Journal) add(text []byte) {
-	if len(text) > lineLimit {
-		text = shortened(text)
+// store appends a line to the file, if there is one. j.file must be held.
+func (j *Journal) store(text []byte) {
+	if j.dir == "" {
+		return
 	}
-	if j.keep(text) && j.dir != "" {
-		j.err = j.append(text)
-	}
+	j.mu.Lock()
+	j.began = time.Now()
+	j.mu.Unlock()
+	err := j.append(text)
+	j.mu.Lock()
+	j.began, j.err = time.Time{}, err
+	j.mu.Unlock()
 }
 
-// keep keeps a line in memory. It is false for a line that is not whole: its writer was killed.
+// keep keeps a line in memory. It is false for a line that is not whole: its writer was killed. j.mu
+// must be held.
 func (j *Journal) keep(text []byte) bool {
 	var head struct {
 		Time time.Time `json:"time"`
@@ -162,7 +192,7 @@ func (j *Journal) keep(text []byte) bool {
 	return true
 }
 
-// append appends a line to the file. It opens the file each time: another process may have renamed
+// append appends a line to the file; j.file must be held. It opens the file each time: another process may have renamed
 // it, and events are rare.
 func (j *Journal) append(text []byte) error {
 	path := filepath.Join(j.dir, Name)

@@ -157,3 +157,35 @@ func TestNoFile(t *testing.T) {
 		t.Errorf("%q, %v", got, j.Err())
 	}
 }
+
+// TestHangingFile: while a write to the file hangs, lines are kept and can be read, and the error is
+// known.
+func TestHangingFile(t *testing.T) {
+	j := New()
+	j.Queue()
+	log, _ := logger(j)
+	if err := j.Own(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	log.Info("before")
+	j.Flush(time.Minute)
+	j.file.Lock() // as a write holds it
+	j.mu.Lock()
+	j.began = time.Now().Add(-hangAfter)
+	j.mu.Unlock()
+	answered := make(chan string)
+	go func() { answered <- fmt.Sprint(messages(j.Since(time.Time{})), j.Err()) }()
+	select {
+	case got := <-answered:
+		if !strings.HasPrefix(got, "before\n") || !strings.Contains(got, "has not ended since") {
+			t.Errorf("%q", got)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("no answer")
+	}
+	j.file.Unlock()
+	log.Info("after")
+	if j.Flush(time.Minute); j.Err() != nil || messages(j.Since(time.Time{})) != "before\nafter\n" {
+		t.Errorf("%q, %v", messages(j.Since(time.Time{})), j.Err())
+	}
+}
