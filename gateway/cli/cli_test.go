@@ -176,6 +176,17 @@ func TestWaitInForce(t *testing.T) {
 		{"source fails", func(v *status.StatusView) { v.Sources[0].Error = "permission denied" }, "permission denied"},
 		{"source not read", func(v *status.StatusView) { v.Sources[0].Synced = false }, "has not been read yet"},
 		{"not applied", func(v *status.StatusView) { v.Applied = false }, "objects that were read are not applied yet"},
+		{"denied clients refused by the kernel", func(v *status.StatusView) {
+			v.Conditions = append(v.Conditions, status.ConditionView{Name: status.DenyCondition, Level: "fail",
+				Detail: "no memory"})
+		}, "deny: no memory"},
+		{"denied clients", func(v *status.StatusView) {
+			v.Conditions = append(v.Conditions, status.ConditionView{Name: status.DenyCondition, Level: "ok"})
+		}, ""},
+		{"no socket for readers", func(v *status.StatusView) {
+			v.Conditions = append(v.Conditions, status.ConditionView{Name: status.ReadersCondition, Level: "warn",
+				Detail: "no such group"})
+		}, "readers: no such group"},
 		{"manifest broken", func(v *status.StatusView) {
 			v.Problems = []status.ProblemView{{Source: "/etc/sluice/manifests/a.yaml#1", Message: "no YAML"}}
 		}, "/etc/sluice/manifests/a.yaml#1: no YAML"},

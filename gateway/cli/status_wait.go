@@ -84,6 +84,11 @@ func notInForce(v *status.StatusView) (parts []string) {
 	if !v.Applied {
 		parts = append(parts, "objects that were read are not applied yet")
 	}
+	for _, c := range v.Conditions {
+		if c.Level != "ok" && (c.Name == status.DenyCondition || c.Name == status.ReadersCondition) {
+			parts = append(parts, c.Name+": "+c.Detail)
+		}
+	}
 	var directories []string // of manifests; objects of the API belong to tenants
 	for _, s := range v.Sources {
 		switch {

@@ -67,6 +67,6 @@ func (r *readers) conditions() []status.ConditionView {
 	if r.err == nil {
 		return nil
 	}
-	return []status.ConditionView{status.Warning("readers", "users of readers.group cannot read the status: "+
-		r.err.Error())}
+	return []status.ConditionView{status.Warning(status.ReadersCondition, "users of readers.group cannot read "+
+		"the status: "+r.err.Error())}
 }

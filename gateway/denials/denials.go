@@ -68,6 +68,9 @@ var (
 	ErrNoEntry = errors.New("there is no such entry, see `sluice deny list`")
 )
 
+// errPending is in place of the kernel program's answer until there is one.
+var errPending = errors.New("it gets the list of the new configuration now")
+
 // List is the list of one gateway. Its methods may be called concurrently.
 type List struct {
 	c    Config
@@ -117,6 +120,9 @@ func (l *List) Configure(configured []netip.Prefix) {
 	before := l.configured
 	l.configured = setOf(configured)
 	same := maps.Equal(before, l.configured)
+	if !same {
+		l.refused = errPending
+	}
 	l.mu.Unlock()
 	if !same {
 		l.wake.Raise()
@@ -405,16 +411,16 @@ func (l *List) Conditions() (list []status.ConditionView) {
 	configured, operator, refused, lost := len(l.configured), len(l.operator), l.refused, l.lost
 	l.mu.Unlock()
 	if lost != nil {
-		list = append(list, status.Failed("deny", "clients that the operator denied before the start are not denied "+
+		list = append(list, status.Failed("denials", "clients that the operator denied before the start are not denied "+
 			"any more: deny them again, or remove the file and restart: "+lost.Error()))
 	}
 	switch {
 	case refused != nil:
-		return append(list, status.Failed("deny", "the kernel program does not have the list of denied clients: "+
-			refused.Error()))
+		return append(list, status.Failed(status.DenyCondition, "the kernel program does not have the list of denied "+
+			"clients: "+refused.Error()))
 	case lost != nil || configured+operator == 0:
 		return list
 	}
-	return append(list, status.OK("deny", fmt.Sprintf("packets of clients are dropped: %d entries of the "+
+	return append(list, status.OK(status.DenyCondition, fmt.Sprintf("packets of clients are dropped: %d entries of the "+
 		"configuration, %d of the operator; see `sluice deny list`", configured, operator)))
 }

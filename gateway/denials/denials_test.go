@@ -236,6 +236,20 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
+// TestPending: the list of a new configuration is not in force before the kernel program has it.
+func TestPending(t *testing.T) {
+	l := New((&gateway{}).config(t.TempDir()), nil)
+	l.Configure([]netip.Prefix{prefix("192.0.2.0/25")})
+	for _, level := range []string{"fail", "ok"} {
+		if c := l.Conditions(); len(c) != 1 || c[0].Level != level {
+			t.Errorf("conditions %v, want %s", c, level)
+		}
+		if err := l.Apply(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestSavingBlocksNobody: while the file is written, which takes as long as the disk does, the status
 // answers.
 func TestSavingBlocksNobody(t *testing.T) {

@@ -510,6 +510,13 @@ func (v *InterfaceView) Why(q *QueueView) string {
 	return strings.Join(said, "; ")
 }
 
+// Names of conditions about settings of the configuration that are not in force unless the condition
+// is ok.
+const (
+	DenyCondition    = "deny"
+	ReadersCondition = "readers"
+)
+
 // ConditionView is a state that an operator should know and that does not end the daemon, such as a
 // taken port, a detached program or a stalled worker.
 type ConditionView struct {
