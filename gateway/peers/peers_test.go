@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -442,6 +443,28 @@ func TestAdmission(t *testing.T) {
 		_ = s.Close()
 	}
 	once(t, good(t, "gw-a", a), b)
+}
+
+// exhausted is a listener of a process without a free descriptor.
+type exhausted struct{ net.Listener }
+
+func (exhausted) Accept() (net.Conn, error) { return nil, syscall.EMFILE }
+
+// TestListenAgain: after a connection could not be accepted, the address can be listened on again.
+func TestListenAgain(t *testing.T) {
+	b := good(t, "gw-b", newAuthority(t))
+	l, err := net.Listen("tcp", b.Address.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Serve(t.Context(), exhausted{l}, nil); !errors.Is(err, syscall.EMFILE) {
+		t.Errorf("Serve: %v", err)
+	}
+	again, err := net.Listen("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
 }
 
 // once opens a stream, passes a frame both ways and closes it. It tries again while the server has

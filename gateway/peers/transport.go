@@ -146,11 +146,12 @@ func newStream(name string, s *socket, secure *tls.Conn) *Stream {
 	return &Stream{name: name, socket: s, tls: secure, in: make([]byte, lengthBytes+wire.MaxFrame)}
 }
 
-// Serve accepts streams of peers on l until ctx ends. It calls handle with each, in a goroutine; if
-// handle returns an error, the stream is ended with it.
+// Serve accepts streams of peers on l until ctx ends, and closes l. It calls handle with each, in a
+// goroutine; if handle returns an error, the stream is ended with it.
 func (t *Transport) Serve(ctx context.Context, l net.Listener, handle func(from Peer, s *Stream) error) error {
 	var open sync.WaitGroup
 	defer open.Wait()
+	defer l.Close() // also after an error: the caller listens again
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	a := admit(l, &t.peers, t.c.Refused)
 	for {
