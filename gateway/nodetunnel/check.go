@@ -31,8 +31,14 @@ func Check(ctx context.Context, t vxlan.Tunnel) (list []doctor.Finding) {
 	return append(list, proxy(ctx, kubeProxy))
 }
 
+// remedy returns the command that makes what is missing.
+func remedy(t vxlan.Tunnel) string {
+	return fmt.Sprintf("run `sluice node apply --vni %d --port %d --gateway ADDRESS`, with the address of each gateway",
+		t.VNI, t.Port)
+}
+
 func (d *device) check(t vxlan.Tunnel) []doctor.Finding {
-	f := doctor.Finding{Check: "device", Subject: d.name, Level: doctor.Fail, Do: "run `sluice node apply`"}
+	f := doctor.Finding{Check: "device", Subject: d.name, Level: doctor.Fail, Do: remedy(t)}
 	link, err := d.find()
 	switch {
 	case err != nil:
@@ -59,10 +65,10 @@ func (d *device) check(t vxlan.Tunnel) []doctor.Finding {
 	addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
 	switch {
 	case filter.Found == "2" && (err != nil || len(addrs) == 0):
-		filter.Level, filter.Do = doctor.Fail, "run `sluice node apply`"
+		filter.Level, filter.Do = doctor.Fail, remedy(t)
 		filter.Found = "2 (loose), and the device has no IPv4 address: the kernel drops IPv4 packets of clients"
 	case filter.Found == "1":
-		filter.Level, filter.Do = doctor.Fail, "run `sluice node apply`"
+		filter.Level, filter.Do = doctor.Fail, remedy(t)
 		filter.Found = "1 (strict): the kernel drops packets of clients, whose route is another device"
 	}
 	return []doctor.Finding{f, filter}
@@ -99,7 +105,7 @@ func forwarding() (list []doctor.Finding) {
 // firewall checks that the table is for this tunnel and has gateways, and counts what it dropped.
 func firewall(t vxlan.Tunnel) doctor.Finding {
 	f := doctor.Finding{Check: "firewall", Subject: "inet " + tableName, Level: doctor.Fail,
-		Do: "run `sluice node apply`"}
+		Do: remedy(t)}
 	switch s, err := readFirewall(t); {
 	case err != nil:
 		f.Found, f.Do = err.Error(), "run it as root, or with CAP_NET_ADMIN"
