@@ -5,6 +5,9 @@
 //	          └────► logs.Writer ──► Journal ──► memory, for Since
 //	                 (a queue)               └─► events.jsonl, for the next process
 //
+// Lines that tenants cause have bounds of their own, but come for as long as a tenant wants. So room
+// is shared by messages: one that comes often displaces its own older lines first (thin).
+//
 // A call of the logger is an event: there is one text of both. The queue is bounded, so a disk that
 // is slow or full delays nobody. A line is whole in the file once it is written; a process that is
 // killed loses the lines of its queue at most.
@@ -19,6 +22,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,7 +33,8 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// Names of the files: lines go to the first, which replaces the second once it is full.
+// Names of the files: lines go to the first. Once it is full, the second gets the lines of both that
+// thin leaves.
 const (
 	Name    = "events.jsonl"
 	OldName = Name + ".1"
@@ -61,8 +66,9 @@ type Journal struct {
 
 // line is a line as slog's JSON handler writes it.
 type line struct {
-	at   time.Time // later than the line before
-	text []byte
+	at      time.Time // later than the line before
+	message string
+	text    []byte
 }
 
 // New returns an empty journal, which writes no file before Own.
@@ -173,23 +179,57 @@ func (j *Journal) store(text []byte) {
 // keep keeps a line in memory. It is false for a line that is not whole: its writer was killed. j.mu
 // must be held.
 func (j *Journal) keep(text []byte) bool {
-	var head struct {
-		Time time.Time `json:"time"`
-	}
-	if !bytes.HasSuffix(text, []byte("\n")) || json.Unmarshal(text, &head) != nil {
+	l, ok := parse(text)
+	if !ok {
 		return false
 	}
-	if n := len(j.lines); n > 0 && !head.Time.After(j.lines[n-1].at) {
-		head.Time = j.lines[n-1].at.Add(1)
+	if n := len(j.lines); n > 0 && !l.at.After(j.lines[n-1].at) {
+		l.at = j.lines[n-1].at.Add(1)
 	}
-	j.lines, j.bytes = append(j.lines, line{head.Time, text}), j.bytes+len(text)
-	drop := 0
-	for j.bytes > 2*fileLimit {
-		j.bytes -= len(j.lines[drop].text)
-		drop++
+	j.lines, j.bytes = append(j.lines, l), j.bytes+len(text)
+	if j.bytes > 2*fileLimit { // an eighth at once, because thin looks at all lines
+		j.lines, j.bytes = thin(j.lines, 2*fileLimit/8*7)
 	}
-	j.lines = slices.Delete(j.lines, 0, drop)
 	return true
+}
+
+// parse returns a line of a file; ok is false for one that is not whole.
+func parse(text []byte) (l line, ok bool) {
+	var head struct {
+		Time    time.Time `json:"time"`
+		Message string    `json:"msg"`
+	}
+	if !bytes.HasSuffix(text, []byte("\n")) || json.Unmarshal(text, &head) != nil {
+		return l, false
+	}
+	return line{head.Time, head.Message, text}, true
+}
+
+// thin removes lines until they have limit bytes at most, and returns the others and their bytes.
+// Messages share the room: the oldest lines are removed of those that have more than their share.
+func thin(list []line, limit int) (left []line, size int) {
+	of := map[string]int{} // bytes
+	for _, l := range list {
+		of[l.message] += len(l.text)
+		size += len(l.text)
+	}
+	share, room := limit, limit
+	sizes := slices.Sorted(maps.Values(of))
+	for i, n := range sizes {
+		if share = room / (len(sizes) - i); n > share {
+			break
+		}
+		room -= n
+	}
+	left = slices.DeleteFunc(list, func(l line) bool {
+		if size <= limit || of[l.message] <= share {
+			return false
+		}
+		of[l.message] -= len(l.text)
+		size -= len(l.text)
+		return true
+	})
+	return left, size
 }
 
 // append appends a line to the file; j.file must be held. It opens the file each time: another process may have renamed
@@ -211,9 +251,37 @@ func (j *Journal) append(text []byte) error {
 		_, err = f.Write(text)
 	}
 	if err = errors.Join(err, f.Close()); err == nil && size+int64(len(text)) > fileLimit {
-		err = os.Rename(path, filepath.Join(j.dir, OldName))
+		if err = j.rotate(); err != nil { // the disk may be full
+			err = errors.Join(err, os.Rename(path, filepath.Join(j.dir, OldName)))
+		}
 	}
 	return err
+}
+
+// rotate empties the first file, and gives the second one the lines of both that thin leaves. It
+// reads the files, because another process may have written to them.
+func (j *Journal) rotate() error {
+	var list []line
+	for _, name := range []string{OldName, Name} {
+		text, err := trusted.ReadState(filepath.Join(j.dir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for l := range bytes.Lines(text) {
+			if l, ok := parse(l); ok {
+				list = append(list, l)
+			}
+		}
+	}
+	list, size := thin(list, fileLimit)
+	text := make([]byte, 0, size)
+	for _, l := range list {
+		text = append(text, l.text...)
+	}
+	if err := trusted.WriteState(filepath.Join(j.dir, OldName), text); err != nil {
+		return err
+	}
+	return os.Remove(filepath.Join(j.dir, Name))
 }
 
 // shortened returns a line without its attributes, and with the beginning of its message.

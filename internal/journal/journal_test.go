@@ -129,6 +129,40 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestOftenDisplacesItself: a message that comes often, as a tenant can cause it, displaces no other,
+// in the process and in the next one.
+func TestOftenDisplacesItself(t *testing.T) {
+	dir := t.TempDir()
+	j := New()
+	log, _ := logger(j)
+	if err := j.Own(dir); err != nil {
+		t.Fatal(err)
+	}
+	log.Info("client denied by the operator")
+	for i := range 10_000 {
+		log.Info("endpoint", "number", i, "padding", strings.Repeat("x", 200))
+		if i == 5000 {
+			log.Info("handed over")
+		}
+	}
+	next := New()
+	if err := next.Own(dir); err != nil {
+		t.Fatal(err)
+	}
+	for name, j := range map[string]*Journal{"the process": j, "the next one": next} {
+		list := j.Since(time.Time{})
+		got := messages(list)
+		if !strings.HasPrefix(got, "client denied by the operator\n") || strings.Count(got, "handed over\n") != 1 ||
+			len(list) < 1000 || list[len(list)-1].Details["number"] != "9999" {
+			t.Errorf("%s has %d events, the first %q, the last %v", name, len(list), list[0].Message,
+				list[len(list)-1])
+		}
+		if !slices.IsSortedFunc(list, func(a, b Entry) int { return a.Time.Compare(b.Time) }) {
+			t.Errorf("%s: times are not in order", name)
+		}
+	}
+}
+
 // TestNoFile: without a writable file events are in memory, and the error is known until a line is
 // written again. A file that others may write is not read.
 func TestNoFile(t *testing.T) {
