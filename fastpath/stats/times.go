@@ -9,12 +9,14 @@ import (
 // Times has, by backend index, how long backends took to answer, and how often they and their
 // clients tried again or gave up. The workers share it: they count in it once or twice for a
 // connection. Only a backend with something to count has BackendTimes: a worker takes them from a
-// stock when it counts the first time, because workers never allocate.
+// stock when it counts the first time, because workers never allocate. At most maxTimes backends have
+// them, because a tenant can have something counted for each of its endpoints.
 type Times struct {
 	pages [timesPages]atomic.Pointer[timesPage]
 	stock [timesStock]atomic.Pointer[BackendTimes]
 	taken atomic.Uint32 // attempts to take from the stock
 	fill  atomic.Uint32 // the stock is filled up to here
+	made  atomic.Int32  // BackendTimes of backends and of the stock
 }
 
 type timesPage [timesPageSize]atomic.Pointer[BackendTimes]
@@ -26,6 +28,8 @@ const (
 
 	// timesStock bounds the stock, in BackendTimes of 1.4 KB.
 	timesStock = 4096
+	// maxTimes are 190 MB.
+	maxTimes = 1 << 17
 )
 
 // BackendTimes are the times of one backend. Any goroutine may add to them and read them.
@@ -61,8 +65,15 @@ func (t *Times) Ensure(n int) {
 // Refill replaces what workers have taken from the stock. Any goroutine but a worker may call it.
 func (t *Times) Refill() {
 	for i := range t.stock[:t.fill.Load()] {
-		if t.stock[i].Load() == nil {
-			t.stock[i].CompareAndSwap(nil, new(BackendTimes))
+		if t.stock[i].Load() != nil {
+			continue
+		}
+		if t.made.Add(1) > maxTimes {
+			t.made.Add(-1)
+			return
+		}
+		if !t.stock[i].CompareAndSwap(nil, new(BackendTimes)) {
+			t.made.Add(-1)
 		}
 	}
 }
@@ -87,7 +98,7 @@ func (t *Times) At(index uint32) *BackendTimes {
 }
 
 // Count returns the times of a backend index to count in, or nil if Ensure has not made it usable,
-// or if the index has none and the stock is empty.
+// or if the index has none and the stock is empty, as it stays while maxTimes backends have times.
 func (t *Times) Count(index uint32) *BackendTimes {
 	p := t.at(index)
 	if p == nil {
@@ -101,7 +112,9 @@ func (t *Times) Count(index uint32) *BackendTimes {
 		return nil
 	}
 	if b := t.stock[(t.taken.Add(1)-1)%fill].Swap(nil); b != nil {
-		p.CompareAndSwap(nil, b) // another worker may have been first
+		if !p.CompareAndSwap(nil, b) { // another worker was first
+			t.made.Add(-1)
+		}
 	}
 	return p.Load()
 }
@@ -109,10 +122,15 @@ func (t *Times) Count(index uint32) *BackendTimes {
 // Remove removes and returns the times of a backend index, which may be nil. No worker counts in
 // them any more.
 func (t *Times) Remove(index uint32) *BackendTimes {
-	if p := t.at(index); p != nil {
-		return p.Swap(nil)
+	p := t.at(index)
+	if p == nil {
+		return nil
 	}
-	return nil
+	b := p.Swap(nil)
+	if b != nil {
+		t.made.Add(-1)
+	}
+	return b
 }
 
 // Histogram counts durations in four buckets for each power of two of microseconds: a bucket is at

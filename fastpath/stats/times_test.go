@@ -104,3 +104,32 @@ func TestTimesOfManyBackends(t *testing.T) {
 	}
 	runtime.KeepAlive(&times)
 }
+
+// TestTimesAreBounded: however many backends something is counted for, their times have bounded
+// memory, and removed ones make room.
+func TestTimesAreBounded(t *testing.T) {
+	const backends = maxTimes + 2*timesStock
+	var times Times
+	times.Ensure(backends)
+	count := func(from, to int) (n int) {
+		for i := from; i < to; i++ {
+			if i%timesStock == 0 {
+				times.Refill()
+			}
+			if times.Count(uint32(i)) != nil {
+				n++
+			}
+		}
+		return n
+	}
+	if n := count(0, backends); n != maxTimes {
+		t.Errorf("%d backends have times, want %d", n, maxTimes)
+	}
+	for i := range uint32(100) {
+		times.Remove(i)
+	}
+	times.Refill()
+	if n := count(maxTimes+timesStock, backends); n != 100 {
+		t.Errorf("%d more backends have times, want the 100 of removed ones", n)
+	}
+}
