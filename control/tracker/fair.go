@@ -25,17 +25,29 @@ const (
 	leastCost    = 100
 )
 
-// belongs returns the Service that a good version belongs to, and its cost of compiling.
-func belongs(good any) (key serviceKey, cost int) {
+// cost is a cost of compiling: fixed, and perNode for each Node. Each Node is an endpoint of each
+// port of a direct Service, and all of them are compiled after any change of it.
+type cost struct{ fixed, perNode int }
+
+// total returns a cost with the present number of Nodes.
+func (t *Tracker) total(c cost) int { return c.fixed + c.perNode*t.nodes }
+
+// belongs returns the Service that a good version belongs to, and its cost.
+func belongs(good any) (key serviceKey, c cost) {
 	switch o := good.(type) {
 	case *objects.Service:
-		return serviceKey{o.ID.Namespace, o.ID.Name}, frontendCost * len(o.Ports) * len(o.VIPs)
+		c.fixed = frontendCost * len(o.Ports) * len(o.VIPs)
+		if o.Direct {
+			c.perNode = len(o.Ports)
+		}
+		return serviceKey{o.ID.Namespace, o.ID.Name}, c
 	case *objects.Slice:
 		if o.Service != "" {
-			return serviceKey{o.ID.Namespace, o.Service}, len(o.Endpoints) * len(o.Ports)
+			c.fixed = len(o.Endpoints) * len(o.Ports)
+			return serviceKey{o.ID.Namespace, o.Service}, c
 		}
 	}
-	return serviceKey{}, 0
+	return serviceKey{}, c
 }
 
 // good returns the good version in use, nil if there is none.
@@ -56,13 +68,20 @@ func (o *tracked) service() serviceKey {
 	return key
 }
 
-// addCost adds the cost of a version to its Service; factor -1 subtracts it.
+// addCost adds the cost of a version to its Service, or counts it if it is a Node; factor -1
+// subtracts it.
 func (t *Tracker) addCost(good any, factor int) {
-	key, cost := belongs(good)
-	if cost == 0 {
+	if _, is := good.(*objects.Node); is {
+		t.nodes += factor
+	}
+	key, c := belongs(good)
+	if c == (cost{}) {
 		return
 	}
-	if t.costs[key] += factor * cost; t.costs[key] == 0 {
+	sum := t.costs[key]
+	sum.fixed += factor * c.fixed
+	sum.perNode += factor * c.perNode
+	if t.costs[key] = sum; sum == (cost{}) {
 		delete(t.costs, key)
 	}
 }
@@ -151,10 +170,10 @@ func (t *Tracker) dirtyCost() (cost int) {
 		key := o.service()
 		if !seen[key] {
 			seen[key] = true
-			cost += leastCost + t.costs[key]
+			cost += leastCost + t.total(t.costs[key])
 		}
 		_, before := belongs(o.given)
-		cost += before
+		cost += t.total(before)
 	}
 	return cost
 }
@@ -169,11 +188,11 @@ func (t *Tracker) groups() (atOnce []*group, namespaces map[string][]*group) {
 		key := o.service()
 		g := byService[key]
 		if g == nil {
-			g = &group{key: key, cost: leastCost + t.costs[key], read: d.read}
+			g = &group{key: key, cost: leastCost + t.total(t.costs[key]), read: d.read}
 			byService[key] = g
 		}
 		_, before := belongs(o.given)
-		g.ids, g.cost, g.read = append(g.ids, id), g.cost+before, min(g.read, d.read)
+		g.ids, g.cost, g.read = append(g.ids, id), g.cost+t.total(before), min(g.read, d.read)
 		if d.together || key == (serviceKey{}) {
 			together[g] = true
 		}

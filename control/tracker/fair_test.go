@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sluice.dev/sluice/control/objects"
 )
@@ -93,6 +94,53 @@ func TestCostlyServiceIsAlone(t *testing.T) {
 	}
 }
 
+// TestDirectServicesCostTheirNodes: a change of a direct Service, which makes an endpoint of each Node
+// again, takes a part of its own, and others do not wait for several of them.
+func TestDirectServicesCostTheirNodes(t *testing.T) {
+	const limit, nodes, ports, services = 20_000, 300, 100, 5
+	tr := New()
+	node := func(i int) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}} }
+	for i := range nodes {
+		tr.Upsert(fairSource, node(i))
+	}
+	for i := range services {
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "many", Name: fmt.Sprint("s", i),
+			Annotations: map[string]string{"sluice.dev/forwarding": "direct"}}}
+		s.Spec.Type, s.Spec.ClusterIP = corev1.ServiceTypeNodePort, "10.96.0.1"
+		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		for p := range ports {
+			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", p), Port: int32(1 + p)})
+		}
+		tr.Upsert(fairSource, s)
+	}
+	tr.Changes()
+	change := func() {
+		for i := range services {
+			tr.Upsert(fairSource, fairSlice("many", fmt.Sprint("s", i), 1, 0))
+		}
+		tr.Upsert(fairSource, fairSlice("few", "s", 1, 0))
+	}
+	change()
+	for part := range 1 + services {
+		if ch := tr.ChangesWithin(limit); len(ch.Slices) != 1 || (ch.Slices[0].ID.Namespace == "few") != (part == 0) {
+			t.Errorf("part %d has %v", part, ch.Slices)
+		}
+	}
+	for i := range nodes {
+		tr.Delete(fairSource, objects.MakeObjectID(objects.KindNode, "", node(i).Name))
+	}
+	tr.Changes()
+	if tr.nodes != 0 {
+		t.Errorf("%d Nodes are counted, and there are none", tr.nodes)
+	}
+	for i := range services {
+		tr.Upsert(fairSource, fairSlice("many", fmt.Sprint("s", i), 1, 1))
+	}
+	if ch := tr.ChangesWithin(limit); len(ch.Slices) != services {
+		t.Errorf("without Nodes the first part has %d slices, want all", len(ch.Slices))
+	}
+}
+
 // TestBatchesStayTogether: what one batch has of two Services is in one part.
 func TestBatchesStayTogether(t *testing.T) {
 	tr := New()
@@ -138,11 +186,11 @@ func TestPartsAreTheWhole(t *testing.T) {
 	}
 	total := 0
 	for _, o := range inParts.objects {
-		_, cost := belongs(o.good())
-		total += cost
+		_, c := belongs(o.good())
+		total += inParts.total(c)
 	}
-	for _, cost := range inParts.costs {
-		total -= cost
+	for _, c := range inParts.costs {
+		total -= inParts.total(c)
 	}
 	if total != 0 {
 		t.Errorf("costs differ from those of the objects by %d", total)

@@ -35,7 +35,8 @@ type Tracker struct {
 	// For ChangesWithin: the costs of a Service's objects, and start-time fair queueing of the
 	// namespaces that wait. tags are the start tags of their next Services, virtual is the tag of
 	// the last Service returned.
-	costs   map[serviceKey]int
+	costs   map[serviceKey]cost
+	nodes   int // Nodes with a good version
 	tags    map[string]uint64
 	virtual uint64
 
@@ -65,7 +66,7 @@ func New() *Tracker {
 	return &Tracker{
 		objects:      map[objects.ObjectID]*tracked{},
 		dirty:        map[objects.ObjectID]waitingChange{},
-		costs:        map[serviceKey]int{},
+		costs:        map[serviceKey]cost{},
 		tags:         map[string]uint64{},
 		reports:      map[objects.Source][]objects.Problem{},
 		withProblems: map[objects.ObjectID]bool{},
