@@ -38,8 +38,9 @@ func (r *run) build(u *unit) {
 			}
 			problems = append(problems, objects.Problem{Object: u.service.ID, Field: fmt.Sprintf("spec.ports[%d]", i),
 				Severity: objects.Refused,
-				Message: fmt.Sprintf("with the %s of this port the Service has more than %d (%s times ports), the most "+
-					"that one can have; the rest of them and later ports' get nothing", what, maxServiceBackends, what)})
+				Message: fmt.Sprintf("with the %s of this port the Service has more than %d (%s times ports), the "+
+					"most that one can have; the rest of them and later ports' get nothing", what,
+					maxServiceBackends, what)})
 		}
 		problems = append(problems, offered.unmatched(u.service, i, p.key())...)
 		r.lostPins.losePins(p, before, r.generation, &r.scratch)

@@ -411,8 +411,8 @@ func (l *List) Conditions() (list []status.ConditionView) {
 	configured, operator, refused, lost := len(l.configured), len(l.operator), l.refused, l.lost
 	l.mu.Unlock()
 	if lost != nil {
-		list = append(list, status.Failed("denials", "clients that the operator denied before the start are not denied "+
-			"any more: deny them again, or remove the file and restart: "+lost.Error()))
+		list = append(list, status.Failed("denials", "clients that the operator denied before the start are not "+
+			"denied any more: deny them again, or remove the file and restart: "+lost.Error()))
 	}
 	switch {
 	case refused != nil:
@@ -421,6 +421,6 @@ func (l *List) Conditions() (list []status.ConditionView) {
 	case lost != nil || configured+operator == 0:
 		return list
 	}
-	return append(list, status.OK(status.DenyCondition, fmt.Sprintf("packets of clients are dropped: %d entries of the "+
-		"configuration, %d of the operator; see `sluice deny list`", configured, operator)))
+	return append(list, status.OK(status.DenyCondition, fmt.Sprintf("packets of clients are dropped: %d entries of "+
+		"the configuration, %d of the operator; see `sluice deny list`", configured, operator)))
 }

@@ -136,9 +136,9 @@ func (e *examination) tunnel() {
 	if len(closed) > 0 {
 		e.add(Fail, check, some(closed),
 			fmt.Sprintf("UDP port %d is closed: their share of new connections gets no answer", port),
-			fmt.Sprintf("set nodeTunnel.gateways of the chart, or run `sluice node apply --vni %d --port %d --gateway ADDRESS` "+
-				"there, with the address of each gateway; `sluice node check --vni %d --port %d` examines a node", vni, port,
-				vni, port))
+			fmt.Sprintf("set nodeTunnel.gateways of the chart, or run `sluice node apply --vni %d --port %d --gateway "+
+				"ADDRESS` there, with the address of each gateway; `sluice node check --vni %d --port %d` examines a "+
+				"node", vni, port, vni, port))
 	}
 	if len(narrow) > 0 {
 		e.add(Warn, check, some(narrow),

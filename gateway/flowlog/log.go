@@ -209,8 +209,9 @@ func (l *Log) Problem() string {
 	defer l.mu.Unlock()
 	switch {
 	case !l.began.IsZero() && time.Since(l.began) >= hangAfter:
-		return fmt.Sprintf("the flow log hangs: a write to %s has not ended since %s; %d lines are lost, and all later "+
-			"ones for which memory has no room. Repair the disk", l.c.Directory, l.began.Format(time.RFC3339), lost)
+		return fmt.Sprintf("the flow log hangs: a write to %s has not ended since %s; %d lines are lost, and all "+
+			"later ones for which memory has no room. Repair the disk", l.c.Directory, l.began.Format(time.RFC3339),
+			lost)
 	case l.err != nil:
 		return fmt.Sprintf("the flow log cannot be written since %s: %v; %d lines are lost. Make room, or let the "+
 			"daemon write to flowLog.directory", l.since.Format(time.RFC3339), l.err, lost)
