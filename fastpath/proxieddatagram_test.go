@@ -174,8 +174,8 @@ func fixIPv4(frame []byte) {
 }
 
 // TestProxyDatagramAfterRestart: while no process runs, the client's frontend goes from a Service
-// with the PROXY protocol to one without, or back, that has the same pod. The client's next datagram
-// is as the new one wants it.
+// with the PROXY protocol to one without, or back, that has the same pod. The client's next
+// datagram is as the new one wants it.
 func TestProxyDatagramAfterRestart(t *testing.T) {
 	for _, e := range datagramEnds {
 		for _, was := range []bool{false, true} {

@@ -190,8 +190,8 @@ func closeWindow(frame []byte) {
 }
 
 // TestProxyFragments: the first fragment of a segment may have no byte of the client, because all
-// are in later ones. Until the header is acknowledged, the client cannot put its own bytes where the
-// header belongs in this way either. Later it may fragment its segments.
+// are in later ones. Until the header is acknowledged, the client cannot put its own bytes where
+// the header belongs in this way either. Later it may fragment its segments.
 func TestProxyFragments(t *testing.T) {
 	const first = headertest.ISN + 1
 	own := string(wantHeader("192.0.2.99:1", join(vip4, 80)))

@@ -357,8 +357,9 @@ func TestNodeOfALargeService(t *testing.T) {
 				b.SetBackend(be)
 			}
 			b.SetService(svc)
-			b.SetFrontend(&services.Frontend{Key: services.FrontendKey{Addr: addr(vip4), Port: 80, Proto: header.ProtoTCP},
-				Service: svc, Outside: services.Rule{Set: &services.EndpointSet{Backends: svc.Backends[:1]}}})
+			key := services.FrontendKey{Addr: addr(vip4), Port: 80, Proto: header.ProtoTCP}
+			b.SetFrontend(&services.Frontend{Key: key, Service: svc,
+				Outside: services.Rule{Set: &services.EndpointSet{Backends: svc.Backends[:1]}}})
 			snapshot, last := b.Build(), addr(nodes[n-1])
 			least := time.Hour
 			for range rounds {

@@ -70,8 +70,8 @@ func TestHeldPorts(t *testing.T) {
 	}
 }
 
-// TestReleasedPortRests: the port of a UDP flow rests when the last copy of the flow has ended, also
-// if the flow itself had long been over. Without a copy it does not, nor does a connection's.
+// TestReleasedPortRests: the port of a UDP flow rests when the last copy of the flow has ended,
+// also if the flow itself had long been over. Without a copy it does not, nor does a connection's.
 func TestReleasedPortRests(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, tt := range []struct {

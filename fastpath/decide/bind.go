@@ -66,9 +66,9 @@ func (s *Planner) Bind(ref flowtable.Ref) (valid bool) {
 // owner has the results of Flow.Owner.
 type owner struct{ service, backend uint32 }
 
-// adopt returns the owner of a flow of an earlier process, as Adopt does. A UDP flow gets no backend
-// if the service port gives its backends the client's datagrams in another form (proxied: with a
-// PROXY header).
+// adopt returns the owner of a flow of an earlier process, as Adopt does. A UDP flow gets no
+// backend if the service port gives its backends the client's datagrams in another form (proxied:
+// with a PROXY header).
 func (s *Planner) adopt(client, toBackend *header.Tuple, proxied bool) (now owner) {
 	now.service, now.backend = Adopt(s.Snap, client, toBackend)
 	svc := s.Snap.Service(services.ServiceID(now.service))

@@ -7,9 +7,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// bindDirect is Bind for a flow with direct return. Its backend is a node. A UDP flow whose frontend
-// went to another service port loses its backend, so that it is scheduled again. A connection stays
-// with its node, whose kube-proxy has its endpoint.
+// bindDirect is Bind for a flow with direct return. Its backend is a node. A UDP flow whose
+// frontend went to another service port loses its backend, so that it is scheduled again. A
+// connection stays with its node, whose kube-proxy has its endpoint.
 func (s *Planner) bindDirect(ref flowtable.Ref) {
 	f := s.Flows.Flow(ref)
 	binding, _, _ := f.Bound()

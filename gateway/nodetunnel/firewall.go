@@ -38,9 +38,10 @@ import (
 // packets before these rules (net/netfilter/nft_ct.c, nf_ct_netns_get; NF_IP_PRI_CONNTRACK_DEFRAG
 // is before raw). kube-proxy's rules have the same effect, but may be missing.
 //
-// kube-proxy does not translate a packet that conntrack finds invalid, such as an ICMP error about a
-// connection that the node does not know, which anyone can forge. The node would forward it to the
-// VIP: back to the gateways, until its TTL ends. kube-proxy's iptables mode drops such packets, too.
+// kube-proxy does not translate a packet that conntrack finds invalid, such as an ICMP error about
+// a connection that the node does not know, which anyone can forge. The node would forward it to
+// the VIP: back to the gateways, until its TTL ends. kube-proxy's iptables mode drops such packets,
+// too.
 const tableName = "sluice_node"
 
 // outer is a family of outer headers, as rules read its source.
