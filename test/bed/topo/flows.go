@@ -31,9 +31,9 @@ type FlowLoad struct {
 const maxFlows = 20_000
 
 // connectionTimeout is how long a connection waits for an answer before it counts as broken. TCP
-// doubles its retransmission timeout (RFC 6298, section 5.5), so after an outage of 4 s the next
-// segment may be 4 s away.
-const connectionTimeout = 30 * time.Second
+// doubles its retransmission timeout (RFC 6298, section 5.5), so after an outage of 16 s, as two
+// starts of a gateway take on a busy machine, the next segment may be 16 s away.
+const connectionTimeout = time.Minute
 
 // setDefaults sets the fields that are 0. timeout is the default for Timeout.
 func (l *FlowLoad) setDefaults(timeout time.Duration) {
