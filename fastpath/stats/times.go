@@ -9,8 +9,8 @@ import (
 // Times has, by backend index, how long backends took to answer, and how often they and their
 // clients tried again or gave up. The workers share it: they count in it once or twice for a
 // connection. Only a backend with something to count has BackendTimes: a worker takes them from a
-// stock when it counts the first time, because workers never allocate. At most maxTimes backends have
-// them, because a tenant can have something counted for each of its endpoints.
+// stock when it counts the first time, because workers never allocate. At most maxTimes backends
+// have them, because a tenant can have something counted for each of its endpoints.
 type Times struct {
 	pages [timesPages]atomic.Pointer[timesPage]
 	stock [timesStock]atomic.Pointer[BackendTimes]

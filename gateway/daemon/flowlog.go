@@ -80,8 +80,8 @@ func (f *flowLog) endAll(r *flows.Reader) {
 	}
 }
 
-// endTimeout bounds the wait for the last lines: the disk may hang, and a next process waits for the
-// locks and addresses of this one.
+// endTimeout bounds the wait for the last lines: the disk may hang, and a next process waits for
+// the locks and addresses of this one.
 const endTimeout = 5 * time.Second
 
 // end writes the last events, and ends the log.

@@ -36,8 +36,8 @@ type flowState struct {
 	// unserved is the warning about recovered flows that this configuration cannot serve; nil if
 	// there are none.
 	unserved atomic.Pointer[string]
-	// drainsLost is why the predecessor's drains are lost; nil if they are not, or since the operator
-	// has drained again.
+	// drainsLost is why the predecessor's drains are lost; nil if they are not, or since the
+	// operator has drained again.
 	drainsLost atomic.Pointer[error]
 }
 

@@ -250,8 +250,8 @@ func TestPending(t *testing.T) {
 	}
 }
 
-// TestSavingBlocksNobody: while the file is written, which takes as long as the disk does, the status
-// answers.
+// TestSavingBlocksNobody: while the file is written, which takes as long as the disk does, the
+// status answers.
 func TestSavingBlocksNobody(t *testing.T) {
 	g := &gateway{}
 	c := g.config(t.TempDir())

@@ -16,8 +16,8 @@ import (
 // Interval is the time between two writes: what a process that is killed loses.
 const Interval = 10 * time.Millisecond
 
-// retryAfter is the time between two attempts to open a file, while that fails. A write that has not
-// ended after hangAfter is a problem: the disk hangs.
+// retryAfter is the time between two attempts to open a file, while that fails. A write that has
+// not ended after hangAfter is a problem: the disk hangs.
 const (
 	retryAfter = time.Second
 	hangAfter  = 5 * time.Second

@@ -161,7 +161,8 @@ func (r *Reader) EndAll() {
 }
 
 // Bounds of the waits for the flow log, which may hang with its disk. Then it loses lines: a loop
-// with a heartbeat ends flows of denied clients, and the next process waits for the end of this one.
+// with a heartbeat ends flows of denied clients, and the next process waits for the end of this
+// one.
 const (
 	logPatience    = time.Second // of one wait; without room after it the call waits no more
 	deletePatience = 5 * time.Second

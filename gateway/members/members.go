@@ -262,8 +262,8 @@ func (m *Members) failed(i int, err error) {
 	}
 }
 
-// causeOf returns the text of an error without the ports of a connection, which each attempt to open
-// a stream has others of.
+// causeOf returns the text of an error without the ports of a connection, which each attempt to
+// open a stream has others of.
 func causeOf(err error) string {
 	var op *net.OpError
 	if errors.As(err, &op) {

@@ -493,8 +493,8 @@ func TestReturn(t *testing.T) {
 	a.until("a copy", a.copies(1))
 }
 
-// TestStrangers: a host that is no member opens connections at a high rate, and causes a line of log
-// a second.
+// TestStrangers: a host that is no member opens connections at a high rate, and causes a line of
+// log a second.
 func TestStrangers(t *testing.T) {
 	l := newLab(t, 2)
 	g := l.gateways[0]
@@ -521,8 +521,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestStreamThatFailsAgain: a stream that fails for the same reason at each attempt is logged once, and
-// another reason again.
+// TestStreamThatFailsAgain: a stream that fails for the same reason at each attempt is logged once,
+// and another reason again.
 func TestStreamThatFailsAgain(t *testing.T) {
 	var out bytes.Buffer
 	m := &Members{c: Config{Log: slog.New(slog.NewTextHandler(&out, nil))}}

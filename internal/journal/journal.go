@@ -5,8 +5,8 @@
 //	          └────► logs.Writer ──► Journal ──► memory, for Since
 //	                 (a queue)               └─► events.jsonl, for the next process
 //
-// Lines that tenants cause have bounds of their own, but come for as long as a tenant wants. So room
-// is shared by messages: one that comes often displaces its own older lines first (thin).
+// Lines that tenants cause have bounds of their own, but come for as long as a tenant wants. So
+// room is shared by messages: one that comes often displaces its own older lines first (thin).
 //
 // A call of the logger is an event: there is one text of both. The queue is bounded, so a disk that
 // is slow or full delays nobody. A line is whole in the file once it is written; a process that is
@@ -33,8 +33,8 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// Names of the files: lines go to the first. Once it is full, the second gets the lines of both that
-// thin leaves.
+// Names of the files: lines go to the first. Once it is full, the second gets the lines of both
+// that thin leaves.
 const (
 	Name    = "events.jsonl"
 	OldName = Name + ".1"
@@ -176,8 +176,8 @@ func (j *Journal) store(text []byte) {
 	j.mu.Unlock()
 }
 
-// keep keeps a line in memory. It is false for a line that is not whole: its writer was killed. j.mu
-// must be held.
+// keep keeps a line in memory. It is false for a line that is not whole: its writer was killed.
+// j.mu must be held.
 func (j *Journal) keep(text []byte) bool {
 	l, ok := parse(text)
 	if !ok {
@@ -205,8 +205,8 @@ func parse(text []byte) (l line, ok bool) {
 	return line{head.Time, head.Message, text}, true
 }
 
-// thin removes lines until they have limit bytes at most, and returns the others and their bytes.
-// Messages share the room: the oldest lines are removed of those that have more than their share.
+// thin removes the oldest lines of messages that have more than their share of limit bytes, until
+// all lines have limit bytes at most. It returns the other lines and their bytes.
 func thin(list []line, limit int) (left []line, size int) {
 	of := map[string]int{} // bytes
 	for _, l := range list {
@@ -232,8 +232,8 @@ func thin(list []line, limit int) (left []line, size int) {
 	return left, size
 }
 
-// append appends a line to the file; j.file must be held. It opens the file each time: another process may have renamed
-// it, and events are rare.
+// append appends a line to the file; j.file must be held. It opens the file each time: another
+// process may have renamed it, and events are rare.
 func (j *Journal) append(text []byte) error {
 	path := filepath.Join(j.dir, Name)
 	f, err := trusted.OpenState(path, os.O_RDWR|os.O_CREATE|os.O_APPEND)

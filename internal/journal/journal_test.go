@@ -129,8 +129,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestOftenDisplacesItself: a message that comes often, as a tenant can cause it, displaces no other,
-// in the process and in the next one.
+// TestOftenDisplacesItself: a message that comes often, as a tenant can cause it, displaces no
+// other, in the process and in the next one.
 func TestOftenDisplacesItself(t *testing.T) {
 	dir := t.TempDir()
 	j := New()
@@ -192,8 +192,8 @@ func TestNoFile(t *testing.T) {
 	}
 }
 
-// TestHangingFile: while a write to the file hangs, lines are kept and can be read, and the error is
-// known.
+// TestHangingFile: while a write to the file hangs, lines are kept and can be read, and the error
+// is known.
 func TestHangingFile(t *testing.T) {
 	j := New()
 	j.Queue()

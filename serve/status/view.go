@@ -510,8 +510,8 @@ func (v *InterfaceView) Why(q *QueueView) string {
 	return strings.Join(said, "; ")
 }
 
-// Names of conditions about settings of the configuration that are not in force unless the condition
-// is ok.
+// Names of conditions about settings of the configuration that are not in force unless the
+// condition is ok.
 const (
 	DenyCondition    = "deny"
 	ReadersCondition = "readers"
