@@ -94,8 +94,8 @@ func TestCostlyServiceIsAlone(t *testing.T) {
 	}
 }
 
-// TestDirectServicesCostTheirNodes: a change of a direct Service, which makes an endpoint of each Node
-// again, takes a part of its own, and others do not wait for several of them.
+// TestDirectServicesCostTheirNodes: a change of a direct Service, which makes an endpoint of each
+// Node again, takes a part of its own, and others do not wait for several of them.
 func TestDirectServicesCostTheirNodes(t *testing.T) {
 	const limit, nodes, ports, services = 20_000, 300, 100, 5
 	tr := New()

@@ -323,8 +323,8 @@ func TestHashesSpread(t *testing.T) {
 		worst := 0.0
 		for range keys {
 			s := &Snapshot{SelectKey: [2]uint64{random.Uint64(), random.Uint64()}}
-			first := header.Tuple{Src: addr(random.IntN(1 << 16)), Dst: addr(random.IntN(1 << 16)), SrcPort: uint16(random.Uint32()),
-				DstPort: 80, Proto: header.ProtoTCP}
+			first := header.Tuple{Src: addr(random.IntN(1 << 16)), Dst: addr(random.IntN(1 << 16)),
+				SrcPort: uint16(random.Uint32()), DstPort: 80, Proto: header.ProtoTCP}
 			var counts [9]float64
 			for n := range clients {
 				h := first

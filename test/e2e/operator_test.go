@@ -149,7 +149,8 @@ func (l *lab) wantPage() {
 	if want, err = l.gate.Client.Services(l.ctx); err != nil || len(want) < 2 || !reflect.DeepEqual(shown, want) {
 		t.Errorf("the page has %+v, the gateway %+v, %v", shown, want, err)
 	}
-	for _, path := range []string{"status", "stats", "backends", "flows?protocol=tcp", "clients", "events", "reasons", "drops?over=1m",
+	for _, path := range []string{"status", "stats", "backends", "flows?protocol=tcp", "clients", "events",
+		"reasons", "drops?over=1m",
 		"explain?from=" + l.Clients[0].Addr4().String() + "&to=" + at(vip4, webPort).String() + "/TCP"} {
 		if code, body := get(page + "api/" + path); code != http.StatusOK || len(body) < 3 {
 			t.Errorf("%s: %d %s", path, code, body)
