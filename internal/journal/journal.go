@@ -148,16 +148,19 @@ func (s *sink) Write(text []byte) (int, error) {
 	j := (*Journal)(s)
 	j.file.Lock()
 	defer j.file.Unlock()
+	var kept [][]byte
+	j.mu.Lock()
 	for l := range bytes.Lines(text) {
 		if l = bytes.Clone(l); len(l) > lineLimit {
 			l = shortened(l)
 		}
-		j.mu.Lock()
-		kept := j.keep(l)
-		j.mu.Unlock()
-		if kept {
-			j.store(l)
+		if j.keep(l) {
+			kept = append(kept, l)
 		}
+	}
+	j.mu.Unlock()
+	for _, l := range kept {
+		j.store(l)
 	}
 	return len(text), nil
 }
