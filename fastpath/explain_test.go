@@ -422,7 +422,7 @@ func TestExplanationAsText(t *testing.T) {
 			"next hop: 10.0.1.254",
 			"verdict: forward",
 		}},
-		{"least connections, a pod", join("10.0.1.200", 7), join(ruleVIP, 103), []string{
+		{"least connections, a pod", join("10.0.1.200", 14), join(ruleVIP, 103), []string{
 			"flow: none",
 			"frontend: LoadBalancer 203.0.113.60:103 of default/rules",
 			"source ranges: none",
@@ -432,7 +432,7 @@ func TestExplanationAsText(t *testing.T) {
 			"scheduler: lc; of connections, 10.0.1.21:8080 has 0 (weight 1), 10.0.1.22:8080 has 0 (weight 2), " +
 				"10.0.8.23:8080 has 0 (weight 1), 10.244.0.24:8080 has 0 (weight 1)",
 			"backend: 10.244.0.24:8080",
-			"leaves as: 10.0.1.200:7 -> 10.244.0.24:8080",
+			"leaves as: 10.0.1.200:14 -> 10.244.0.24:8080",
 			"next hop: the kernel, by the host link",
 			"verdict: forward",
 		}},
