@@ -428,7 +428,12 @@ func TestRestingOfAnotherSize(t *testing.T) {
 			}
 			h.Enter(bootTime)
 			for n := range uint32(flows) {
-				h.Delete(h.mustCreate(t, bootTime, *flow(n)))
+				// If its key shares a word with one that rests, it is refused, and rests with that.
+				if r, s := h.Create(bootTime, flow(n)); s == Created {
+					h.Delete(r)
+				} else if s != PortsExhausted {
+					t.Fatal(s)
+				}
 			}
 			h.Leave()
 			if err := f.Close(); err != nil {
