@@ -260,8 +260,10 @@ func TestSilence(t *testing.T) {
 func TestTwoFlowsOfAClient(t *testing.T) {
 	inLab(t, 2, func(l *lab) {
 		both := [2]*connection{newConnection(families[0], 3000), newConnection(families[0], 3000)}
+		for _, g := range l.gateways { // before any of them can have a copy
+			g.stalled.Store(true)
+		}
 		for id, c := range both {
-			l.gateways[id].stalled.Store(true)
 			c.syn(l, id)
 			c.answer(l, id)
 		}
