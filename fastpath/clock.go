@@ -3,7 +3,7 @@ package fastpath
 import (
 	"time"
 
-	"golang.org/x/sys/unix"
+	"sluice.dev/sluice/internal/boottime"
 )
 
 // clock reads CLOCK_BOOTTIME for half the cost of a system call: it adds an offset to the process's
@@ -14,11 +14,7 @@ type clock struct {
 	bootBase uint64
 }
 
-const (
-	clockResync = time.Second
-	clockReads  = 4                     // at most, in a resync
-	clockError  = 20 * time.Microsecond // a thread that was not preempted takes a tenth of it
-)
+const clockResync = time.Second
 
 func (c *clock) now() uint64 {
 	if !c.base.IsZero() {
@@ -26,24 +22,6 @@ func (c *clock) now() uint64 {
 			return c.bootBase + uint64(since)
 		}
 	}
-	return c.resync(bootNanos)
-}
-
-func bootNanos() uint64 {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail on Linux
-	return uint64(ts.Nano())
-}
-
-// resync measures the offset. A thread that is preempted between the reads of the two clocks would
-// be wrong by the time it waited, so it reads again.
-func (c *clock) resync(boot func() uint64) uint64 {
-	for range clockReads {
-		c.base = time.Now()
-		c.bootBase = boot()
-		if time.Since(c.base) <= clockError {
-			break
-		}
-	}
+	c.bootBase, c.base = boottime.Now()
 	return c.bootBase
 }

@@ -19,7 +19,7 @@ import (
 	"sluice.dev/sluice/fastpath/capture"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/reason"

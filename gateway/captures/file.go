@@ -15,7 +15,7 @@ import (
 	"sluice.dev/sluice/fastpath/capture"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/serve/status"
 )
 

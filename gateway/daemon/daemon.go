@@ -32,7 +32,6 @@ import (
 	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/gateway/boottime"
 	"sluice.dev/sluice/gateway/captures"
 	"sluice.dev/sluice/gateway/checks"
 	"sluice.dev/sluice/gateway/denials"
@@ -46,6 +45,7 @@ import (
 	"sluice.dev/sluice/host/nic/devices"
 	"sluice.dev/sluice/host/nic/frames"
 	"sluice.dev/sluice/host/sandbox"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/serve/status"
 )

@@ -12,7 +12,7 @@ import (
 
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/internal/heartbeat"
 )
 

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/nexthop"
-	"sluice.dev/sluice/gateway/boottime"
 	"sluice.dev/sluice/gateway/handover"
 	"sluice.dev/sluice/gateway/owners"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/serve/status"
 )

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/gateway/boottime"
 	"sluice.dev/sluice/gateway/flows"
 	"sluice.dev/sluice/gateway/handover"
 	"sluice.dev/sluice/gateway/steering"
 	"sluice.dev/sluice/host/nic/devices"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/xdpprog"

@@ -25,7 +25,7 @@ import (
 	"github.com/gaissmai/bart"
 
 	"sluice.dev/sluice/config"
-	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/wake"
 	"sluice.dev/sluice/serve/status"

@@ -6,7 +6,7 @@ import (
 
 	"sluice.dev/sluice/fastpath/capture"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/serve/status"
 )

@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/fastpath/capture"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/serve/status"

@@ -16,7 +16,7 @@ import (
 
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/internal/statefile"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/serve/status"

@@ -10,7 +10,7 @@ import (
 
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/internal/boottime"
 )
 
 // Interval is the time between two writes: what a process that is killed loses.

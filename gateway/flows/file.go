@@ -13,7 +13,7 @@ import (
 
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/internal/boottime"
 )
 
 // Open takes the lock on the flow table, which makes this process the only instance, and takes over

@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/conn"
-	"sluice.dev/sluice/gateway/boottime"
 	"sluice.dev/sluice/gateway/group"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/serve/status"
 )

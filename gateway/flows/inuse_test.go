@@ -10,7 +10,7 @@ import (
 	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/nat/header"
 )
 

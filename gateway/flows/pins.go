@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/affinity"
-	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/wake"
 )

@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/gateway/boottime"
 	"sluice.dev/sluice/gateway/group"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/serve/status"
 )
 

@@ -20,9 +20,9 @@ import (
 	"sluice.dev/sluice/announce/pulse"
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/gateway/boottime"
 	"sluice.dev/sluice/gateway/group"
 	"sluice.dev/sluice/gateway/sources"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/test/bed/certs"
 )

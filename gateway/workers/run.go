@@ -8,7 +8,7 @@ import (
 
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/thread"
-	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/internal/boottime"
 )
 
 // tidyThreads is the interval at which threads without a worker are unbound from workers' CPUs.

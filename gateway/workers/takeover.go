@@ -10,7 +10,7 @@ import (
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
-	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/nat/fragment"
 )
 

@@ -17,31 +17,37 @@ func Nanos() uint64 {
 	return uint64(ts.Nano())
 }
 
-// Offset returns the nanoseconds from CLOCK_BOOTTIME to the wall clock. Only a step of the wall
-// clock changes it: NTP slews both alike.
-func Offset() int64 { return offset(Nanos, func() int64 { return time.Now().UnixNano() }) }
+// Now returns the same moment by CLOCK_BOOTTIME, in nanoseconds, and by Go's clocks.
+func Now() (nanos uint64, at time.Time) { return read(Nanos, time.Now) }
 
 const (
 	reads    = 8                     // at most
 	goodRead = 20 * time.Microsecond // a thread that is not preempted takes a tenth of it
 )
 
-// offset reads the wall clock between two reads of CLOCK_BOOTTIME. A thread that is preempted in
-// between would be wrong by the time it waited, so the shortest of several reads counts.
-func offset(boot func() uint64, wall func() int64) (best int64) {
+// read reads Go's clocks between two reads of CLOCK_BOOTTIME. A thread that is preempted in between
+// would be wrong by the time it waited, so the shortest of several reads counts.
+func read(boot func() uint64, now func() time.Time) (nanos uint64, at time.Time) {
 	shortest := uint64(math.MaxUint64)
 	for range reads {
 		before := boot()
-		at := wall()
+		t := now()
 		between := boot() - before
 		if between < shortest {
-			shortest, best = between, at-int64(before+between/2)
+			shortest, nanos, at = between, before+between/2, t
 		}
 		if shortest <= uint64(goodRead) {
 			break
 		}
 	}
-	return best
+	return nanos, at
+}
+
+// Offset returns the nanoseconds from CLOCK_BOOTTIME to the wall clock. Only a step of the wall
+// clock changes it: NTP slews both alike.
+func Offset() int64 {
+	nanos, at := Now()
+	return at.UnixNano() - int64(nanos)
 }
 
 // Wall returns the wall clock's time of a time of CLOCK_BOOTTIME.
