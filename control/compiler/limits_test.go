@@ -205,8 +205,8 @@ func (l *limited) backends() (n int) {
 }
 
 // TestNodesOfDirectServicesAreShared: each Node is a backend of each port of a direct Service, also
-// without endpoints. A namespace has its share of them, and what is beyond it is served when there
-// are fewer Nodes.
+// without endpoints. A namespace gets its share of backends. Services beyond the share are served
+// when there are fewer Nodes.
 func TestNodesOfDirectServicesAreShared(t *testing.T) {
 	const ports, nodes = 60, 100
 	l := newLimited(t, Config{Direct: true, NamespaceShare: 1})

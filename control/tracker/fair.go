@@ -163,19 +163,19 @@ func (t *Tracker) ChangesWithin(limit int) *objects.Changes {
 }
 
 // dirtyCost returns the cost of all waiting changes.
-func (t *Tracker) dirtyCost() (cost int) {
+func (t *Tracker) dirtyCost() (sum int) {
 	seen := map[serviceKey]bool{}
 	for id := range t.dirty {
 		o := t.objects[id]
 		key := o.service()
 		if !seen[key] {
 			seen[key] = true
-			cost += leastCost + t.total(t.costs[key])
+			sum += leastCost + t.total(t.costs[key])
 		}
 		_, before := belongs(o.given)
-		cost += t.total(before)
+		sum += t.total(before)
 	}
-	return cost
+	return sum
 }
 
 // groups returns the waiting changes by Service: first the groups that must be returned at once,

@@ -79,7 +79,7 @@ func (s *Planner) adopt(client, toBackend *header.Tuple, proxied bool) (now owne
 }
 
 // datagramOwner returns the owner of a UDP flow by the snapshot. client is the client's tuple,
-// toBackend the tuple of its translated packets, proxied says whether a PROXY header goes in front
+// toBackend the tuple of its translated packets. proxied: the flow sends a PROXY header before each
 // of the client's datagrams. The flow keeps its owner as long as no other service port has its
 // frontend. Otherwise that service port becomes the owner, if a new flow could be the same: if its
 // rule for this client has this backend, shows it the same source address, and sends the header or

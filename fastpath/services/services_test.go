@@ -282,9 +282,9 @@ func TestPortRange(t *testing.T) {
 	}
 }
 
-// TestHashesSpread: whatever the key, clients that differ in one field only, in steps as machines
-// and generators take them, have shares of the slots as random hashes would give them: of 2,000
-// clients each eighth has 250, with a standard deviation of 15.
+// TestHashesSpread: with every key, clients that differ in one field are spread over the slots as
+// if their hashes were random. The field grows in steps, as the ports of Linux and of traffic
+// generators do. Each of 8 backends expects 250 of 2,000 clients, with a standard deviation of 15.
 func TestHashesSpread(t *testing.T) {
 	const keys, clients = 1000, 2000
 	random := rand.New(rand.NewPCG(1, 2))

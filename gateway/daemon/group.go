@@ -142,9 +142,10 @@ func (d *Daemon) sourceState(s *sources.Standing) string {
 	if a, open := d.group.OpenAddress(v6); !open || a != s.Address {
 		return string(s.State)
 	}
-	used := d.snapshot().Group4
+	snapshot := d.snapshot()
+	used := snapshot.Group4
 	if v6 {
-		used = d.snapshot().Group6
+		used = snapshot.Group6
 	}
 	if used != header.AddrFrom(s.Address) {
 		return status.SourceOpening

@@ -169,8 +169,9 @@ const (
 	stopPatience   = 30 * time.Second
 )
 
-// awaitLog waits until the flow log has room for the ends of n flows, for left at most, and returns
-// what is left of that; 0 if there is no room. Other callers of the Reader do not wait with it.
+// awaitLog waits until the flow log has room for the ends of n flows, but no longer than left, nor
+// than logPatience. It returns the rest of left, or 0 if there is still no room. It does not hold
+// r.mu while it waits.
 func (r *Reader) awaitLog(n int, left time.Duration) time.Duration {
 	for began := time.Now(); ; time.Sleep(time.Millisecond) {
 		r.mu.Lock()

@@ -44,7 +44,8 @@ func TestPages(t *testing.T) {
 		t.Error("the same pages differ when they are written again")
 	}
 	for name, wants := range map[string][]string{
-		"sluice.1":                        {`.TH "SLUICE" "1" "Nov 2026" "Sluice" "Sluice"`, ".SH EXIT STATUS", "sluice-flows(1)"},
+		"sluice.1": {`.TH "SLUICE" "1" "Nov 2026" "Sluice" "Sluice"`, ".SH EXIT STATUS",
+			"sluice-flows(1)"},
 		"sluice-flows.1":                  {`--service`, "sluice flows --client 198.51.100.0/24 -o json"},
 		"sluice-flows-delete.1":           {"--all"},
 		"sluice-config-from-kube-proxy.1": {`--cpus=`},
