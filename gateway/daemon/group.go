@@ -202,10 +202,10 @@ func sourceConditions(v *status.GroupView) (list []status.ConditionView) {
 				of = append(of, s)
 			}
 		}
-		in := func(state sources.State) int {
-			return slices.IndexFunc(of, func(s status.GroupSourceView) bool { return s.State == string(state) })
+		in := func(states ...string) int {
+			return slices.IndexFunc(of, func(s status.GroupSourceView) bool { return slices.Contains(states, s.State) })
 		}
-		switch open, closed := in(sources.Open), in(sources.Closed); {
+		switch open, closed := in(string(sources.Open), status.SourceOpening), in(string(sources.Closed)); {
 		case len(of) == 0 || closed < 0:
 		case open < 0:
 			list = append(list, status.Failed("group", fmt.Sprintf("no source address is open (%v and %v are "+

@@ -22,6 +22,7 @@ func TestSourceConditions(t *testing.T) {
 		{"spare open", ""},
 		{"closed open", "warn source address 198.51.100.0 is closed, and 198.51.100.1 is in use"},
 		{"open closed", "warn source address 198.51.100.1 is closed, and 198.51.100.0 is in use"},
+		{"opening closed", "warn source address 198.51.100.1 is closed, and 198.51.100.0 is in use"},
 		{"closed closed", "fail no source address is open (198.51.100.0 and 198.51.100.1 are closed)"},
 		{"open spare closed closed", "fail no source address is open (2001:db8::2 and 2001:db8::3 are closed)"},
 	} {
