@@ -159,5 +159,9 @@ func (r *recycler[T]) release(oldest uint64, number func(T) (uint32, bool)) {
 		}
 		n++
 	}
-	r.retired = r.retired[n:]
+	if n > len(r.retired)/2 { // else moving the others would cost more than was released
+		r.retired = append(r.retired[:0], r.retired[n:]...)
+	} else {
+		r.retired = r.retired[n:]
+	}
 }

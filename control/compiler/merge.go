@@ -32,9 +32,10 @@ func (m *merged) merge(
 		for _, o := range from {
 			m.all = m.read(m.all, o, read)
 		}
-		buf = m.all
 		slices.SortFunc(m.all, compareListed)
-		m.all = slices.Clone(m.all)
+		if buf = m.all; len(buf) >= minimum {
+			m.all = slices.Clone(buf)
+		}
 	}
 	m.from = from
 	if len(m.refused) > 0 {
