@@ -16,10 +16,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -163,7 +165,30 @@ func newHonest(t *testing.T) *honest {
 	if n := h.flows.Broken(); n > 0 {
 		t.Fatalf("%d of %d connections were not opened: %+v", n, honestFlows, h.flows.States()[0])
 	}
+	if err := prefer(h.gate.PID()); err != nil {
+		t.Fatal(err)
+	}
 	return h
+}
+
+// prefer runs the threads of the gateway before this process's: API server, clients and backends
+// run on other machines than a gateway's. A thread inherits its priority from the one that makes
+// it.
+func prefer(pid int) error {
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return err
+	}
+	for _, task := range tasks {
+		tid, err := strconv.Atoi(task.Name())
+		if err != nil {
+			return err
+		}
+		if err := unix.Setpriority(unix.PRIO_PROCESS, tid, -10); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("priority of thread %d: %w", tid, err)
+		}
+	}
+	return nil
 }
 
 // serveTenant makes the hostile tenant's backend: addresses that are silent, that refuse, and a
