@@ -120,8 +120,9 @@ func (w *Worker) eachCount(f func(name string, v *uint64)) {
 	for name, v := range map[string]*uint64{
 		"rx": &n.rx, "rxBytes": &n.rxBytes, "tx": &n.tx, "txBytes": &n.txBytes, "generated": &n.generated,
 		"returned": &n.returned, "kernelRx": &n.kernelRx, "flows": &n.flows, "icmpLimited": &n.icmpLimited,
-		"retried": &n.retried, "echoReplies": &n.echoReplies, "resets": &n.resets, "resetsLimited": &n.resetsLimited,
-		"wrongChecksums": &n.wrongChecksums, "unfinishedChecksums": &n.unfinishedChecksums, "batches": &n.batches,
+		"retried": &n.retried, "echoReplies": &n.echoReplies, "proxyHeaders": &n.proxyHeaders,
+		"resets": &n.resets, "resetsLimited": &n.resetsLimited, "wrongChecksums": &n.wrongChecksums,
+		"unfinishedChecksums": &n.unfinishedChecksums, "batches": &n.batches,
 	} {
 		f(name, v)
 	}

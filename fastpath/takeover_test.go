@@ -1,12 +1,17 @@
 package fastpath_test
 
 import (
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // ownFrames returns the frames that no link of a paused worker has.
@@ -141,6 +146,48 @@ func TestAssumeRefusesCounts(t *testing.T) {
 		change(&r, &list)
 		if err := l.successor(g).Assume(r, list); err == nil {
 			t.Errorf("%s: assumed", name)
+		}
+	}
+}
+
+// TestCountsContinue: every counter of a Block continues in the worker that takes over.
+func TestCountsContinue(t *testing.T) {
+	l := newLab(t, labConfig{})
+	g := l.workers[0]
+	r := g.Pause()
+	drops := uint64(0)
+	for name := range r.Counts {
+		r.Counts[name] = 1000
+		if strings.HasPrefix(name, "drop ") {
+			drops++
+		}
+	}
+	r.Counts["rx"] = (drops + 1) * 1000 // the packet law
+	next := l.successor(g)
+	if err := next.Assume(r, ownFrames(g, &r)); err != nil {
+		t.Fatal(err)
+	}
+	l.workers[0] = next
+	l.step(0)
+	others := []string{"Polls", "BusyNanos", "IdleNanos", // of workers.Group, which has them in its Custody
+		"Generation", "LoopTick", "FramesTotal", "FramesFree", "FramesLinks", "FramesHeld"} // no counters
+	block := reflect.ValueOf(next.stats).Elem()
+	for i := range block.NumField() {
+		name := block.Type().Field(i).Name
+		if name == "_" {
+			continue
+		}
+		switch v := block.Field(i).Addr().Interface().(type) {
+		case *atomic.Uint64:
+			if v.Load() == 0 && !slices.Contains(others, name) {
+				t.Errorf("%s begins at 0", name)
+			}
+		case *[reason.Count]atomic.Uint64:
+			for i := range v {
+				if v[i].Load() == 0 {
+					t.Errorf("%s: %v begins at 0", name, reason.Drop(i))
+				}
+			}
 		}
 	}
 }
