@@ -63,10 +63,11 @@ func (w *Worker) mayLeave(p *packet, ref flowtable.Ref, s *flowtable.Segment) (d
 			}
 			w.observe(ref, flowtable.ReplySide, *s)
 		}
-		switch {
+		// Read before Live: the state of a live flow is not that of one that is given up meanwhile.
+		switch state := w.flows.Flow(ref).State(); {
 		case !w.flows.Live(ref): // it was given up since the lookup
 			return drop(reason.NoFlow), false
-		case w.flows.Flow(ref).State() != flowtable.SynRecv: // it is damaged, or answers another SYN
+		case state != flowtable.SynRecv: // it is damaged, or answers another SYN
 			return queued, true
 		case w.waiting.until != 0 && w.planner.Now >= w.waiting.until:
 			outcome = copies.Late
