@@ -613,3 +613,65 @@ func TestTunnelAllocatesNothing(t *testing.T) {
 		t.Errorf("drops: %v", d)
 	}
 }
+
+// TestForwardingChanges: a Service that becomes direct keeps the connections that are translated,
+// and one that is translated again ends the direct ones by RST. Datagrams go where new flows do. It
+// is the same if the Service changes while no process runs.
+func TestForwardingChanges(t *testing.T) {
+	const pods = 70 // numbers of backends
+	translated := func(b *services.Builder) {
+		web := services.Rule{Set: set(b, directService, pods, header.ProtoTCP, second4)}
+		rules(b, directService, services.LoadBalancer, vip4, 80, header.ProtoTCP, web, web)
+		dns := services.Rule{Set: set(b, directService+1, pods+1, header.ProtoUDP, second4)}
+		rules(b, directService+1, services.LoadBalancer, vip4, 53, header.ProtoUDP, dns, dns)
+		b.Settings().ResetUnknown = true
+	}
+	tunneled := direct([]string{node1}, []string{node1})
+	segment := func(flags uint8) *headertest.Packet {
+		return headertest.TCP(join(client4, 40000), join(vip4, 80), flags)
+	}
+	question := headertest.UDP(join(client4, 40000), join(vip4, 53), "question")
+	for name, tt := range map[string]struct {
+		before, after     func(*services.Builder)
+		first, connection string // destinations of packets
+		datagram          string
+	}{
+		"to direct":     {translated, tunneled, second4, second4, node1},
+		"to translated": {tunneled, translated, node1, client4, second4},
+	} {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, restart %v", name, restart), func(t *testing.T) {
+				table := restarts(t)
+				l := newLab(t, labConfig{table: table(), edit: tt.before, sources: true})
+				goes := func(to string, p *headertest.Packet) (h header.Packet) {
+					t.Helper()
+					l.send(0, p)
+					if _, h = l.out(l.workers[0].nic); h.Tuple.Dst != addr(to) {
+						t.Errorf("a packet goes to %v, want %s", h.Tuple.Dst.Netip(), to)
+					}
+					return h
+				}
+				opened := goes(tt.first, segment(headertest.SYN))
+				goes(tt.first, question)
+				if tt.first == second4 {
+					from, to := ends(&opened.Tuple)
+					goes(client4, headertest.TCP(to.String(), from.String(), headertest.SYN|headertest.ACK))
+				}
+				goes(tt.first, segment(headertest.ACK))
+				if restart {
+					l = newLab(t, labConfig{table: table(), edit: tt.after, sources: true})
+				} else {
+					l.publish(func(b *services.Builder) {
+						for id := range uint32(2) {
+							b.DeleteBackend(services.MakeBackendRef(directService+id, 1))
+							b.DeleteBackend(services.MakeBackendRef(pods+id, 1))
+						}
+						tt.after(b)
+					})
+				}
+				goes(tt.connection, segment(headertest.ACK))
+				goes(tt.datagram, question)
+			})
+		}
+	}
+}
