@@ -280,8 +280,8 @@ func (s *Socket) check(inFill, inTx int) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("umem: %s queue %d: rings of %d and %d frames, %d and %d were given to them", s.name,
-				s.queue, filled, sent, inFill, inTx)
+			return fmt.Errorf("umem: %s queue %d: its rings have %d frames to receive into and %d to send, and its "+
+				"owner gave them %d and %d", s.name, s.queue, filled, sent, inFill, inTx)
 		}
 	}
 }

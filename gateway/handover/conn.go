@@ -131,6 +131,14 @@ func (c *Conn) receiveByte(want byte, within time.Duration) error {
 // received.
 func (c *Conn) refuseMore() error { return c.c.CloseRead() }
 
+// mayBeTaken returns an error if the other end has called refuseMore, or has ended. It sends
+// nothing: the kernel checks the socket before it looks at the length (unix_stream_sendmsg,
+// net/unix/af_unix.c).
+func (c *Conn) mayBeTaken() error {
+	_, _, err := c.c.WriteMsgUnix(nil, nil, nil)
+	return err
+}
+
 // sendFiles sends descriptors, which the caller keeps.
 func (c *Conn) sendFiles(files []int, within time.Duration) error {
 	if err := c.within(within); err != nil {

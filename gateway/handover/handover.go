@@ -294,15 +294,24 @@ func Take(ctx context.Context, c *Conn, k Taker, version string, t Times) (from 
 		return from, fmt.Errorf("state: %w", whyNone(c, t))
 	}
 	if err := k.Assume(state); err != nil {
+		if gone := c.mayBeTaken(); gone != nil { // then the state is not what the sockets have
+			return from, errors.Join(continued(gone, t), err)
+		}
 		return from, err
 	}
 	if err := ctx.Err(); err != nil {
 		return from, err
 	}
 	if err := c.sendByte(taken, t.Answer); err != nil {
-		return from, fmt.Errorf("the running process has continued itself, or died: %w", err)
+		return from, continued(err, t)
 	}
 	return from, nil
+}
+
+// continued is the error of a taker whose giver does not wait any more.
+func continued(err error, t Times) error {
+	return fmt.Errorf("the running process has died, or has continued, because this one took longer than %v after "+
+		"its workers had stopped: try again when the machine is less busy (%w)", t.Assume, err)
 }
 
 // Running tells the process at the other end of a Take that it may end, because this one's workers

@@ -304,8 +304,14 @@ func TestGiverEndsLater(t *testing.T) {
 }
 
 // TestStoppedTaker: the next process is stopped between the state and taken, until the running one
-// has gone on: its taken fails.
+// has gone on: its taken fails. If it has found that the state does not fit, it says why.
 func TestStoppedTaker(t *testing.T) {
+	for _, result := range []error{nil, errors.New("rings of 2025 and 187 frames")} {
+		testStoppedTaker(t, result)
+	}
+}
+
+func testStoppedTaker(t *testing.T, result error) {
 	g, k := &fake{}, &fake{}
 	goesOn := make(chan struct{})
 	g.at = func(call string) error {
@@ -317,6 +323,7 @@ func TestStoppedTaker(t *testing.T) {
 	k.at = func(call string) error {
 		if call == "assume" {
 			<-goesOn
+			return result
 		}
 		return nil
 	}
@@ -329,7 +336,7 @@ func TestStoppedTaker(t *testing.T) {
 		gave <- ok // with its end open: it lives
 	}()
 	_, err := Take(t.Context(), b, &taker{k}, "v2", testTimes)
-	if err == nil || !errors.Is(err, unix.EPIPE) {
+	if !errors.Is(err, unix.EPIPE) || !errors.Is(err, result) && result != nil {
 		t.Errorf("taken after the running process went on: %v", err)
 	}
 	if <-gave {
