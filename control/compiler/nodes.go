@@ -16,6 +16,11 @@ type nodes struct {
 	cfg    *settings
 	units  *units
 	byName map[string]header.Addr
+	// idle are the Nodes as members without endpoints and without a port, in order, and at has the
+	// position of each Node in it. list makes them after a change. This gateway's node is not among
+	// them.
+	idle []member
+	at   map[string]int
 }
 
 // set records a Node's new version; nil if it is deleted. If its address changes, direct Services
@@ -31,11 +36,34 @@ func (ns *nodes) set(id objects.ObjectID, now *objects.Node) {
 	} else {
 		delete(ns.byName, id.Name)
 	}
+	ns.idle, ns.at = nil, nil
 	for _, u := range ns.units.byKey {
 		if ns.cfg.direct(u.service) {
 			ns.units.dirty[u] = true
 		}
 	}
+}
+
+// list returns idle and at. A change of a direct Service's endpoints needs them once for each port,
+// and there may be thousands of Nodes.
+func (ns *nodes) list() ([]member, map[string]int) {
+	if ns.at != nil {
+		return ns.idle, ns.at
+	}
+	for name, a := range ns.byName {
+		if name != ns.cfg.NodeName {
+			ns.idle = append(ns.idle, member{addr: a})
+		}
+	}
+	slices.SortFunc(ns.idle, compareMembers)
+	ns.idle = slices.CompactFunc(ns.idle, func(a, b member) bool { return a.same(&b) })
+	ns.at = make(map[string]int, len(ns.byName))
+	for name, a := range ns.byName {
+		if name != ns.cfg.NodeName {
+			ns.at[name], _ = slices.BinarySearchFunc(ns.idle, member{addr: a}, compareMembers)
+		}
+	}
+	return ns.idle, ns.at
 }
 
 // nodeMembers returns the nodes as members of a port of a direct Service, in order. The weight of a
@@ -75,23 +103,24 @@ func (r *run) nodeMembers(u *unit, p *port, offered []offer, v6 bool) (
 			Message: "some endpoints have no nodeName, or one of a Node that is not known or has no address; a " +
 				"direct Service cannot reach them"})
 	}
-	for name, a := range r.nodes.byName {
+	idle, at := r.nodes.list()
+	members = slices.Clone(idle)
+	for i := range members {
+		members[i].port = p.spec.Port
+	}
+	for name, c := range count {
 		if name == r.cfg.NodeName {
-			if count[name] != nil {
-				problems = append(problems, objects.Problem{Object: u.service.ID, Severity: objects.Warning,
-					Message: "some endpoints are on this gateway's own node; a direct Service does not reach them " +
-						"here"})
-			}
+			problems = append(problems, objects.Problem{Object: u.service.ID, Severity: objects.Warning,
+				Message: "some endpoints are on this gateway's own node; a direct Service does not reach them here"})
 			continue
 		}
-		m := member{addr: a, port: p.spec.Port}
-		if c := count[name]; c != nil {
-			m.flags, m.weight = c.member()
+		m := &members[at[name]]
+		with := *m
+		with.flags, with.weight = c.member()
+		if m.flags == 0 || compareListed(with, *m) < 0 { // another Node with endpoints may have the address
+			*m = with
 		}
-		members = append(members, m)
 	}
-	slices.SortFunc(members, compareListed)
-	members = slices.CompactFunc(members, func(a, b member) bool { return a.same(&b) })
 	return members, max(listed, len(members)), problems
 }
 
