@@ -27,7 +27,7 @@ func Check(ctx context.Context, t vxlan.Tunnel) (list []doctor.Finding) {
 		list = append(list, d.check(t)...)
 	}
 	list = append(list, forwarding()...)
-	list = append(list, firewall(t))
+	list = append(list, firewall(t)...)
 	return append(list, proxy(ctx, kubeProxy))
 }
 
@@ -103,16 +103,17 @@ func forwarding() (list []doctor.Finding) {
 }
 
 // firewall checks that the table is for this tunnel and has gateways, and counts what it dropped.
-func firewall(t vxlan.Tunnel) doctor.Finding {
+func firewall(t vxlan.Tunnel) []doctor.Finding {
 	f := doctor.Finding{Check: "firewall", Subject: "inet " + tableName, Level: doctor.Fail,
 		Do: remedy(t)}
-	switch s, err := readFirewall(t); {
+	s, err := readFirewall(t)
+	switch {
 	case err != nil:
 		f.Found, f.Do = err.Error(), "run it as root, or with CAP_NET_ADMIN"
 	case !s.there:
 		f.Found = "is missing: every host can send packets with any client's address into the tunnel"
 	case !s.ours:
-		f.Found = "is for another tunnel"
+		f.Found = "is for another tunnel, or of another version"
 	case s.gateways == 0:
 		f.Found = "has no gateway: it drops all packets of the tunnel"
 	default:
@@ -122,13 +123,20 @@ func firewall(t vxlan.Tunnel) doctor.Finding {
 			f.Level, f.Do = doctor.Warn, "if a gateway sent them, add its address with --gateway"
 		}
 	}
-	return f
+	if s.returned == 0 {
+		return []doctor.Finding{f}
+	}
+	return []doctor.Finding{f, {Check: "translation", Subject: f.Subject, Level: doctor.Warn, Do: translate,
+		Found: fmt.Sprintf("%d packets that kube-proxy did not translate dropped: the node would have sent them back",
+			s.returned)}}
 }
+
+// translate is what a node without translation needs.
+const translate = "kube-proxy, or what replaces it, must translate the Services' addresses on this node"
 
 // proxy checks whether kube-proxy programs this node.
 func proxy(ctx context.Context, url string) doctor.Finding {
-	f := doctor.Finding{Check: "kube-proxy", Subject: url, Level: doctor.Warn,
-		Do: "kube-proxy, or what replaces it, must translate the Services' addresses on this node"}
+	f := doctor.Finding{Check: "kube-proxy", Subject: url, Level: doctor.Warn, Do: translate}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

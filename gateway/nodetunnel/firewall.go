@@ -29,7 +29,9 @@ import (
 //	chain forward {
 //		type filter hook forward priority filter; policy accept;
 //		iifname "sluice-dsr" ct state invalid counter drop
+//		iifname "sluice-dsr" ct status ! dnat counter drop
 //		iifname "sluice-dsr6" ct state invalid counter drop
+//		iifname "sluice-dsr6" ct status ! dnat counter drop
 //	}
 //
 // The rules compare the VNI (bits 96 to 119 after the start of the UDP header), because another
@@ -38,10 +40,12 @@ import (
 // packets before these rules (net/netfilter/nft_ct.c, nf_ct_netns_get; NF_IP_PRI_CONNTRACK_DEFRAG
 // is before raw). kube-proxy's rules have the same effect, but may be missing.
 //
-// kube-proxy does not translate a packet that conntrack finds invalid, such as an ICMP error about
-// a connection that the node does not know, which anyone can forge. The node would forward it to
-// the VIP: back to the gateways, until its TTL ends. kube-proxy's iptables mode drops such packets,
-// too.
+// The node would forward a packet that kube-proxy has not translated to the VIP: back to the
+// gateways, until its TTL ends. kube-proxy may have no rule for it (yet, or any more), or conntrack
+// finds it invalid, such as an ICMP error about a connection that the node does not know, which
+// anyone can forge: it has no ct status. A connection whose packets were dropped is not in
+// conntrack's table, so kube-proxy translates the next one as soon as it has a rule. In mode ipvs
+// it translates on the way to the node itself, so its packets are not forwarded.
 const tableName = "sluice_node"
 
 // outer is a family of outer headers, as rules read its source.
@@ -86,7 +90,8 @@ func (c *Config) protect() error {
 	forward := conn.AddChain(&nftables.Chain{Table: table, Name: "forward", Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
 	for _, d := range devices {
-		conn.AddRule(&nftables.Rule{Table: table, Chain: forward, Exprs: d.dropInvalid()})
+		conn.AddRule(&nftables.Rule{Table: table, Chain: forward, Exprs: d.drop(state(expr.CtStateBitINVALID))})
+		conn.AddRule(&nftables.Rule{Table: table, Chain: forward, Exprs: d.drop(untranslated())})
 	}
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("nftables table inet %s: %w", tableName, err)
@@ -135,12 +140,22 @@ func reassemble() []expr.Any {
 		state(expr.CtStateBitESTABLISHED)...)
 }
 
-// dropInvalid is the rule for packets of the device that would leave the node untranslated.
-func (d *device) dropInvalid() []expr.Any {
+// untranslated matches packets of connections whose destination conntrack does not translate.
+func untranslated() []expr.Any {
+	const dnat = 1 << 5 // IPS_DST_NAT, include/uapi/linux/netfilter/nf_conntrack_common.h
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Xor: make([]byte, 4),
+			Mask: binaryutil.NativeEndian.PutUint32(dnat)},
+		equal(0, 0, 0, 0),
+	}
+}
+
+// drop is a rule for packets of the device that would leave the node untranslated.
+func (d *device) drop(which []expr.Any) []expr.Any {
 	var name [unix.IFNAMSIZ]byte
 	copy(name[:], d.name)
-	rule := append([]expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, equal(name[:]...)},
-		state(expr.CtStateBitINVALID)...)
+	rule := append([]expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, equal(name[:]...)}, which...)
 	return append(rule, &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop})
 }
 
@@ -165,7 +180,8 @@ type firewallState struct {
 	there    bool
 	ours     bool   // it has the rules for the tunnel
 	gateways int    // elements of the sets
-	dropped  uint64 // packets
+	dropped  uint64 // packets from others than gateways
+	returned uint64 // packets that would have gone back to the gateways
 }
 
 func readFirewall(t vxlan.Tunnel) (s firewallState, err error) {
@@ -189,7 +205,7 @@ func readFirewall(t vxlan.Tunnel) (s firewallState, err error) {
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return s, fmt.Errorf("rules of nftables table inet %s: %w", tableName, err)
 	}
-	s.ours = len(rules) == 1+len(outers) && len(forward) == len(devices)
+	s.ours = len(rules) == 1+len(outers) && len(forward) == 2*len(devices)
 	for i, o := range outers {
 		want := o.drop(t, &nftables.Set{Name: o.set})
 		if s.ours && !slices.EqualFunc(compared(rules[1+i].Exprs), compared(want), slices.Equal[[]byte]) {
@@ -210,14 +226,20 @@ func readFirewall(t vxlan.Tunnel) (s firewallState, err error) {
 			}
 		}
 	}
+	s.dropped, s.returned = counted(rules), counted(forward)
+	return s, nil
+}
+
+// counted sums the packets of rules.
+func counted(rules []*nftables.Rule) (packets uint64) {
 	for _, r := range rules {
 		for _, e := range r.Exprs {
 			if n, ok := e.(*expr.Counter); ok {
-				s.dropped += n.Packets
+				packets += n.Packets
 			}
 		}
 	}
-	return s, nil
+	return packets
 }
 
 // compared returns the values that a rule compares with.

@@ -4,15 +4,20 @@ package nodetunnel
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/gateway/doctor"
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/vxlan"
 	"sluice.dev/sluice/test/bed/topo"
@@ -159,8 +164,9 @@ func TestOnlyGateways(t *testing.T) {
 	}
 }
 
-// TestNothingIsSentBack: a gateway sends a node an ICMP error about a connection that the node does
-// not know. The node does not forward it to the VIP, whose route leads back to the gateways.
+// TestNothingIsSentBack: a gateway sends a node packets of a Service that kube-proxy has no rule
+// for, and an ICMP error about a connection that the node does not know. The node does not forward
+// them to the VIP, whose route leads back to the gateways, and Check says so.
 func TestNothingIsSentBack(t *testing.T) {
 	w := newWire(t)
 	c := &Config{Tunnel: vxlan.Tunnel{VNI: 20942, Port: vxlan.Port},
@@ -175,7 +181,10 @@ func TestNothingIsSentBack(t *testing.T) {
 			netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT, IP: router,
 				HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}),
 			netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: router}),
-			func() error { _, err := Apply(c); return err }())
+			func() error { _, err := Apply(c); return err }(),
+			exec.Command("nft", "add table ip proxy; "+
+				"add chain ip proxy pre { type nat hook prerouting priority dstnat; };"+
+				"add rule ip proxy pre ip daddr 203.0.113.10 udp dport 53 dnat to 10.244.1.5").Run())
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -198,8 +207,9 @@ func TestNothingIsSentBack(t *testing.T) {
 	reply := headertest.TCP("203.0.113.10:80", "198.51.100.7:40000", headertest.ACK)
 	reply.Payload = make([]byte, 1400)
 	tooBig := headertest.ICMPError("198.51.100.1", "203.0.113.10", 3, 4, 1280, reply.Bytes(), 28).Bytes()
-	known := headertest.UDP("198.51.100.7:1", "203.0.113.10:53", "x").Bytes() // it is translated nowhere, and valid
-	sentBack := func(frame []byte) (n int) {
+	known := headertest.UDP("198.51.100.7:1", "203.0.113.10:53", "x").Bytes()
+	unknown := headertest.UDP("198.51.100.7:1", "203.0.113.10:54", "x").Bytes()
+	leaves := func(frame []byte, to net.IP) (n int) {
 		t.Helper()
 		before := w.arrived(&devices[0], 0)
 		w.send(tunnelOf(c.Tunnel, frame, "10.0.1.2:50000", "10.0.1.21:4789"))
@@ -207,16 +217,31 @@ func TestNothingIsSentBack(t *testing.T) {
 		buf := make([]byte, 2048)
 		for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 			got, _, err := unix.Recvfrom(sniffer, buf, unix.MSG_DONTWAIT)
-			if err == nil && got >= 34 && net.IP(buf[30:34]).Equal(net.IPv4(203, 0, 113, 10)) {
+			if err == nil && got >= 34 && net.IP(buf[30:34]).Equal(to) {
 				n++
 			}
 		}
 		return n
 	}
-	if n := sentBack(known); n != 1 {
-		t.Fatalf("a valid packet leaves %d times: the node does not forward", n)
+	pod, vip := net.IPv4(10, 244, 1, 5), net.IPv4(203, 0, 113, 10)
+	if n := leaves(known, pod); n != 1 {
+		t.Fatalf("a translated packet leaves %d times: the node does not forward", n)
 	}
-	if n := sentBack(tooBig); n != 0 {
-		t.Errorf("an error about an unknown connection is sent back %d times", n)
+	for name, frame := range map[string][]byte{"a packet without a rule": unknown,
+		"an error about an unknown connection": tooBig} {
+		if n := leaves(frame, vip); n != 0 {
+			t.Errorf("%s is sent back %d times", name, n)
+		}
+	}
+	if err := w.node.Run(func() error {
+		at := slices.IndexFunc(firewall(c.Tunnel), func(f doctor.Finding) bool {
+			return f.Check == "translation" && strings.HasPrefix(f.Found, "2 packets")
+		})
+		if at < 0 {
+			return fmt.Errorf("findings %+v", firewall(c.Tunnel))
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
 	}
 }
