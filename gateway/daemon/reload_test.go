@@ -25,7 +25,7 @@ func TestChangeBeforeWatch(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
-		{"after a wait", func(d *Daemon) { d.settings.reloadAfterWait() }},
+		{"after a wait", func(d *Daemon) { d.settings.reload() }},
 		{"reload", func(d *Daemon) { d.reload(t.Context()) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -99,21 +99,16 @@ func TestReloadBesideGroup(t *testing.T) {
 			if err := os.WriteFile(s.file, []byte(head+c.next), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			for name, load := range map[string]func(){
-				"reload": func() { s.reload() }, "after a wait": s.reloadAfterWait,
-			} {
-				load()
-				v := s.view()
-				if got := strings.Join(v.NeedRestart, "; "); got != c.pending {
-					t.Errorf("%s: pending is %q, want %q", name, got, c.pending)
-				}
-				if (v.Error != "") != (c.refused != "") || !strings.Contains(v.Error, c.refused) {
-					t.Errorf("%s: error %q, want %q", name, v.Error, c.refused)
-				}
-				if n := len(s.config().AddressPools); n != c.pools {
-					t.Errorf("%s: %d pools are in force, want %d", name, n, c.pools)
-				}
-				s.needRestart = nil
+			s.reload()
+			v := s.view()
+			if got := strings.Join(v.NeedRestart, "; "); got != c.pending {
+				t.Errorf("pending is %q, want %q", got, c.pending)
+			}
+			if (v.Error != "") != (c.refused != "") || !strings.Contains(v.Error, c.refused) {
+				t.Errorf("error %q, want %q", v.Error, c.refused)
+			}
+			if n := len(s.config().AddressPools); n != c.pools {
+				t.Errorf("%d pools are in force, want %d", n, c.pools)
 			}
 		})
 	}

@@ -136,32 +136,6 @@ func (s *settings) merge(next *config.Configuration) (*config.Configuration, err
 	return merged, nil
 }
 
-// reloadAfterWait is reload for a process that has waited for its predecessor. Nothing uses the
-// settings of a reload yet, so it logs no changes.
-func (s *settings) reloadAfterWait() {
-	next, read, err := load(s.file)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.read = read
-	var merged *config.Configuration
-	if err == nil {
-		next = s.keepMembers(next)
-		merged, err = s.merge(next)
-	}
-	if err != nil {
-		s.log.Error("configuration is refused, the one from the start of the wait stays in force", "error", err)
-		s.reloadErr = err
-		return
-	}
-	for _, c := range s.inForce.Diff(next) {
-		if c.Restart { // the sources and the lock on the flow table use the old value
-			s.needRestart = append(s.needRestart, c)
-		}
-	}
-	s.inForce, s.loadedAt = merged, time.Now()
-	s.setLevel(s.inForce)
-}
-
 // view describes the file and its last load for the status.
 func (s *settings) view() status.ConfigView {
 	s.mu.Lock()

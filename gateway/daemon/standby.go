@@ -139,7 +139,7 @@ func (s *standby) wait(ctx context.Context) (received bool, err error) {
 		if err := d.flows.lock(d.settings.config(), d.log); !errors.Is(err, flowtable.ErrInUse) {
 			d.log.Info("the other process has ended", "waited", time.Since(s.since).Round(time.Millisecond))
 			d.handOver.enter(starting)
-			d.settings.reloadAfterWait()
+			d.settings.reload()
 			if err == nil {
 				err = d.seed.draw()
 			}

@@ -160,7 +160,7 @@ func (s *successor) Prepare(ctx context.Context, b []byte, files []int) error {
 	if len(files) < first {
 		return fmt.Errorf("%d files", len(files))
 	}
-	d.settings.reloadAfterWait()
+	d.settings.reload()
 	if err := d.seed.draw(); err != nil {
 		return err
 	}
