@@ -25,6 +25,7 @@ package daemon
 
 import (
 	"log/slog"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -77,7 +78,9 @@ type Daemon struct {
 	denials  *denials.List
 	group    *members.Members // nil if there is none
 	members  groupNodes
-	open     chan struct{} // closed when the interfaces are open
+	// formerSources are source addresses that this gateway had in a group before it started.
+	formerSources []netip.Addr
+	open          chan struct{} // closed when the interfaces are open
 
 	inputs   inputs
 	compiler *compiler.Compiler // made by the standby, if there was one

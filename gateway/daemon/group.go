@@ -25,7 +25,8 @@ import (
 func (d *Daemon) joinGroup(workers int) (err error) {
 	c := d.settings.config()
 	if !c.Group.Enabled() {
-		return sources.Forget(c.StateDir)
+		d.formerSources, err = sources.Dissolve(c.StateDir)
+		return err
 	}
 	node, _ := c.Node() // checked at start
 	taken := d.handOver.in(preparing)
@@ -39,6 +40,7 @@ func (d *Daemon) joinGroup(workers int) (err error) {
 	if err != nil {
 		return err
 	}
+	d.formerSources = d.group.Former()
 	d.flows.reader.Join(&flows.Group{Verdicts: d.group.Verdicts, HostLink: func(a netip.Addr) bool {
 		h := d.host.current()
 		return h != nil && (a == h.Addr4 || a == h.Addr6 || slices.Contains(h.Former, a))
@@ -93,14 +95,31 @@ func (d *Daemon) groupSources(cc *compiler.Config) {
 // groupPulse adds the state of the group to the pulse: a gateway attracts no packets before it has
 // the flows of the others.
 func (d *Daemon) groupPulse(in *pulseInput) {
-	if d.group == nil {
-		return
+	if d.group != nil {
+		v := d.group.View()
+		in.sources, in.copied = v.Announced, v.Copied
+		if in.phase == pulse.Serving && !v.Joined {
+			in.phase = pulse.Opening
+		}
 	}
-	v := d.group.View()
-	in.sources, in.copied = v.Announced, v.Copied
-	if in.phase == pulse.Serving && !v.Joined {
-		in.phase = pulse.Opening
+	if len(d.formerSources) > 0 {
+		in.sources = withFormer(in.sources, d.formerSources, d.settings.config(), d.host.former.Load())
 	}
+}
+
+// withFormer adds the source addresses that this gateway had in a group, and has no more: without a
+// route to this gateway their flows would end. An address that another gateway of the group has is
+// that one's. used are the former source addresses that flows have; nil: it is not known yet.
+func withFormer(list []pulse.Source, former []netip.Addr, c *config.Configuration, used *[]netip.Addr) []pulse.Source {
+	configured := slices.Concat(groupAddresses(c), c.SNAT.Addresses)
+	list = slices.Clone(list)
+	for _, a := range former {
+		if !slices.Contains(configured, a) && (used == nil || slices.Contains(*used, a)) {
+			list = append(list, pulse.Source{Address: a})
+		}
+	}
+	slices.SortFunc(list, func(a, b pulse.Source) int { return a.Address.Compare(b.Address) })
+	return list
 }
 
 // groupAddresses returns the source addresses of all gateways of a group.

@@ -2,9 +2,12 @@ package daemon
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
+	"sluice.dev/sluice/announce/pulse"
+	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
@@ -97,5 +100,33 @@ func TestConnectionsBesideCopies(t *testing.T) {
 	h.Leave()
 	if n := (&flowState{file: &flowtable.File{Table: table}}).connections(); n != 1 {
 		t.Errorf("%d connections, want 1", n)
+	}
+}
+
+// TestFormerSources: source addresses that this gateway had in a group are announced as long as
+// flows have them, unless a gateway of the group has them now.
+func TestFormerSources(t *testing.T) {
+	list := func(texts ...string) (of []netip.Addr) {
+		for _, a := range texts {
+			of = append(of, netip.MustParseAddr(a))
+		}
+		return of
+	}
+	c := &config.Configuration{SNAT: config.SNAT{Addresses: list("198.51.100.4")}}
+	c.Group.Members = []config.GroupMember{{Name: "other", Sources: list("198.51.100.3")}}
+	former := list("198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4")
+	group := []pulse.Source{{Address: netip.MustParseAddr("198.51.100.3"), Rank: 1}}
+	used := list("198.51.100.2", "198.51.100.3", "198.51.100.4", "198.51.100.5")
+	for _, tt := range []struct {
+		used *[]netip.Addr
+		want []pulse.Source
+	}{
+		{nil, []pulse.Source{{Address: former[0]}, {Address: former[1]}, group[0]}},
+		{&used, []pulse.Source{{Address: former[1]}, group[0]}},
+		{new([]netip.Addr), group},
+	} {
+		if got := withFormer(group, former, c, tt.used); !slices.Equal(got, tt.want) {
+			t.Errorf("flows have %v: %v, want %v", tt.used, got, tt.want)
+		}
 	}
 }

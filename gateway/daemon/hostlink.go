@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/fastpath"
@@ -50,6 +51,8 @@ type hostSide struct {
 	lockFD   int       // the lock on the pair; -1 without one
 
 	routes sourceRoutes
+	// former are the source addresses that only flows need; nil before the first look.
+	former atomic.Pointer[[]netip.Addr]
 
 	mu   sync.Mutex // guards the fields below
 	pair *hostlink.HostLink
@@ -243,8 +246,11 @@ func (h *hostSide) watchSources(context.Context) {
 func (h *hostSide) routeSources(pair *hostlink.HostLink) error {
 	c := h.settings.config()
 	configured := slices.Concat(c.SNAT.Addresses, groupAddresses(c))
-	addrs := slices.Clone(configured)
+	addrs, former := slices.Clone(configured), []netip.Addr{}
 	for _, a := range h.users.program.Sources() { // live flows have these
+		if !slices.Contains(configured, a) {
+			former = append(former, a)
+		}
 		gateway := pair.Addr4
 		if a.Is6() {
 			gateway = pair.Addr6
@@ -253,7 +259,8 @@ func (h *hostSide) routeSources(pair *hostlink.HostLink) error {
 			addrs = append(addrs, a)
 		}
 	}
-	h.routes.flowsOnly = len(addrs) > len(configured)
+	h.former.Store(&former)
+	h.routes.flowsOnly = len(former) > 0
 	addrs = withoutOwn(addrs, h.users.mirror.Addresses())
 	if err := pair.RouteSNAT(addrs); err != nil {
 		return err

@@ -217,6 +217,9 @@ func (m *Members) Board() *copies.Board { return m.flows.Board() }
 // is none now.
 func (m *Members) OpenAddress(is6 bool) (netip.Addr, bool) { return m.sources.OpenAddress(is6) }
 
+// Former returns the source addresses that this gateway had before, which flows may have still.
+func (m *Members) Former() []netip.Addr { return m.sources.Former() }
+
 // Recover takes the flows that the previous process has handed over. No worker may run yet. The
 // previous process attracted packets for the VIPs, and so does this one.
 func (m *Members) Recover() {

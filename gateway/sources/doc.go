@@ -5,10 +5,10 @@
 // have copies of these flows. So it takes ports of its other source address until it has taken back
 // its flows (group.Addresses). A file on a disk has the states of the addresses, and the
 // incarnation, which counts losses of memory. A file beside the flow table has the incarnation that
-// the flow table belongs to:
+// the flow table belongs to, and the addresses that its flows may have:
 //
 //	disk    incarnation 7, 198.51.100.1 closed, 198.51.100.2 open
-//	memory  incarnation 7: the flow table is the one of this incarnation
+//	memory  incarnation 7: the flow table is the one of this incarnation; both addresses
 //
 // Without the file on the disk, for example on a new gateway or after the loss of its disk, all
 // addresses are closed until the gateway has taken back its flows from all others. Meanwhile its

@@ -31,6 +31,9 @@ type onDisk struct {
 type inMemory struct {
 	statefile.Version
 	Incarnation uint64 `json:"incarnation"`
+	// Sources are the source addresses that this gateway has or had in the group. Flows of the
+	// table may have them.
+	Sources []netip.Addr `json:"sources,omitempty"`
 }
 
 // Standing is a source address of this gateway and its state.
@@ -73,6 +76,7 @@ type Sources struct {
 	disk        string
 	incarnation uint64
 	kept        bool
+	former      []netip.Addr
 
 	reaching sync.Mutex // one call of AllReached at a time
 
@@ -106,9 +110,12 @@ func Start(c Config) (*Sources, error) {
 		table = inMemory{}
 	}
 	s.families = familiesOf(c.Own, before.Addresses)
+	s.former = slices.DeleteFunc(slices.Clone(table.Sources), func(a netip.Addr) bool {
+		return slices.Contains(c.Own, a)
+	})
 	if s.kept = c.Kept && before.Incarnation != 0 && table.Incarnation == before.Incarnation; s.kept {
 		s.incarnation = before.Incarnation
-		return s, nil
+		return s, s.saveTable(memory, c.Own)
 	}
 	// Other gateways refuse a lower incarnation. The disk of the earlier ones may be lost.
 	s.incarnation = max(before.Incarnation+1, uint64(c.Now.UnixNano()))
@@ -118,16 +125,35 @@ func Start(c Config) (*Sources, error) {
 	if err := s.save(s.families); err != nil {
 		return nil, fmt.Errorf("group.stateDir: %w", err)
 	}
-	table = inMemory{statefile.Version{Version: version}, s.incarnation}
-	if err := statefile.Save(memory, &table); err != nil {
-		return nil, fmt.Errorf("stateDir: %w", err)
-	}
-	return s, nil
+	return s, s.saveTable(memory, c.Own)
 }
 
-// Forget notes that the flow table will change without a group: a later process must not take it
-// for the table of this incarnation.
+// saveTable writes the file beside the flow table.
+func (s *Sources) saveTable(file string, own []netip.Addr) error {
+	table := inMemory{statefile.Version{Version: version}, s.incarnation, slices.Concat(own, s.former)}
+	if err := statefile.Save(file, &table); err != nil {
+		return fmt.Errorf("stateDir: %w", err)
+	}
+	return nil
+}
+
+// Dissolve notes that the flow table will change without a group: a later process must not take it
+// for the table of this incarnation. It returns the source addresses that this gateway had.
+func Dissolve(memory string) (former []netip.Addr, err error) {
+	file := filepath.Join(memory, Name)
+	var table inMemory
+	if err := statefile.Load(file, version, &table); err != nil || len(table.Sources) == 0 {
+		return nil, Forget(memory)
+	}
+	table.Incarnation = 0
+	return table.Sources, statefile.Save(file, &table)
+}
+
+// Forget removes the file beside the flow table, which ends, too.
 func Forget(memory string) error { return statefile.Remove(filepath.Join(memory, Name)) }
+
+// Former returns the source addresses that this gateway had before, which flows may have still.
+func (s *Sources) Former() []netip.Addr { return s.former }
 
 // familiesOf returns the addresses of each family, with the states in the file. An address that is
 // not in it may have been another gateway's, so others may have records of it.

@@ -131,7 +131,14 @@ func TestReachingBlocksNobody(t *testing.T) {
 // TestAnotherTable: the flow table is kept, and is not the one of the incarnation on the disk.
 func TestAnotherTable(t *testing.T) {
 	for name, change := range map[string]func(n *node) error{
-		"a process without a group": func(n *node) error { return Forget(n.memory) },
+		"a process without a group": func(n *node) error {
+			former, err := Dissolve(n.memory)
+			if again, _ := Dissolve(n.memory); !slices.Equal(former, n.own) || !slices.Equal(again, n.own) {
+				t.Errorf("the group had %v, a later process finds %v, want %v", former, again, n.own)
+			}
+			return err
+		},
+		"no file": func(n *node) error { return Forget(n.memory) },
 		"a disk of another machine": func(n *node) error {
 			other := *n
 			other.memory, other.now = t.TempDir(), n.now.Add(time.Hour)
@@ -275,5 +282,26 @@ func TestHash(t *testing.T) {
 			t.Errorf("%s has the hash of %s", name, other)
 		}
 		seen[h] = name
+	}
+}
+
+// TestFormer: a gateway knows the source addresses that it had before, also without a group in
+// between.
+func TestFormer(t *testing.T) {
+	n := newNode(t)
+	n.start(false)
+	before := slices.Clone(n.own)
+	n.own[0] = netip.MustParseAddr("198.51.100.9")
+	for range 2 {
+		if got := n.start(true).Former(); !slices.Equal(got, before[:1]) {
+			t.Errorf("former are %v, want %v", got, before[:1])
+		}
+		if got, err := Dissolve(n.memory); err != nil || !slices.Equal(got, append(n.own, before[0])) {
+			t.Errorf("without a group %v, %v", got, err)
+		}
+	}
+	n.own[0], n.own[2] = before[0], netip.MustParseAddr("198.51.100.10")
+	if got := n.start(true).Former(); len(got) != 2 || slices.Contains(got, before[0]) {
+		t.Errorf("former are %v, want two, without %v", got, before[0])
 	}
 }

@@ -9,12 +9,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
+	"sluice.dev/sluice/announce/pulse"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/test/bed/certs"
 	"sluice.dev/sluice/test/bed/launch"
@@ -56,6 +58,29 @@ func newGroupLab(t *testing.T, gateways int) *groupLab {
 		l.must(l.gateway(i, "  members:\n"+members.String(), "").Start(l.ctx))
 	}
 	return l
+}
+
+// announces waits until a gateway announces exactly the addresses as its sources.
+func (l *groupLab) announces(i int, want []netip.Addr) {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.ctx, machine.Slower(20*time.Second))
+	defer cancel()
+	var got []netip.Addr
+	pulse.Follow(ctx, l.gates[i].PulseSocket(), func(s pulse.Sight) {
+		if s.State == nil || s.State.Phase != pulse.Serving {
+			return
+		}
+		got = nil
+		for _, s := range s.State.Sources {
+			got = append(got, s.Address)
+		}
+		if slices.Equal(got, want) {
+			cancel()
+		}
+	}, nil)
+	if !slices.Equal(got, want) {
+		l.t.Errorf("gw-%d announces %v, want %v", i, got, want)
+	}
 }
 
 // newGroupNet makes the network, without gateways.
@@ -388,6 +413,7 @@ func TestGroupIsSwitchedOn(t *testing.T) {
 		}
 	}
 	goOn("without a group", grouped)
+	l.announces(0, groupSources(0)[:2]) // of both families
 	alone := open()
 	for i, g := range l.gates {
 		l.reload(i, g.Configuration(), fmt.Sprintf("group.members[gw-%d]: is added when the daemon restarts", 1-i))
