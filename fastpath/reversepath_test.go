@@ -83,11 +83,17 @@ func TestStrictReversePath(t *testing.T) {
 }
 
 // TestForgedBackendSide: with a strict reverse path, packets from the clients' side with a
-// backend's source address establish no half-open flow.
+// backend's source address establish no half-open flow, and change none, also in a group.
 func TestForgedBackendSide(t *testing.T) {
 	elsewhere := 1
+	c := labConfig{reversePath: &elsewhere, frames: 4096, ring: 1024}
+	testForgedBackendSide(t, newLab(t, c))
+	l, _ := groupLab(t, c)
+	testForgedBackendSide(t, l)
+}
+
+func testForgedBackendSide(t *testing.T, l *lab) {
 	const flows = 400
-	l := newLab(t, labConfig{reversePath: &elsewhere, frames: 4096, ring: 1024})
 	g := l.workers[0]
 	for n := range uint16(flows) {
 		l.send(0, headertest.TCP(join("198.18.0.1", 10000+n), join(vip4, 80), headertest.SYN))

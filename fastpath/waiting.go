@@ -52,8 +52,11 @@ func (w *Worker) mayLeave(p *packet, ref flowtable.Ref, s *flowtable.Segment) (d
 		return queued, true
 	}
 	said, left := w.flows.Answer(ref)
-	if left {
+	switch {
+	case left:
 		return queued, true
+	case w.c.StrictReversePath && w.offPath(p, ref): // before it changes the flow
+		return drop(reason.ReversePath), false
 	}
 	outcome := copies.Outcome(said)
 	if outcome == copies.Undecided {
