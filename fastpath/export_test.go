@@ -38,11 +38,11 @@ func (w *Worker) StepByOracle(now uint64) int {
 func (w *Worker) openByOracle() (moved int) {
 	w.budget.emptying = true
 	for w.parked.count > 0 && w.budget.flows > 0 {
-		n := w.parked.take(w.b.desc[:], w.budget.flows)
+		n, link := w.parked.take(w.b.desc[:], w.budget.flows)
 		for _, d := range w.b.desc[:n] {
 			w.countHeld(d, -1)
 		}
-		w.b.kernel = false
+		w.b.origin = w.originOf(link)
 		for _, d := range w.b.desc[:n] {
 			bytes := w.n.rxBytes
 			w.handleAny(d)

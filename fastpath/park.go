@@ -20,7 +20,7 @@ func (w *Worker) park(p *packet) decide.Verdict {
 		w.countHeld(oldest, -1)
 		w.dropped(oldest, reason.NewFlowDisplaced)
 	}
-	q.add(p.desc, p.hash)
+	q.add(p.desc, p.hash, p.link)
 	w.countHeld(p.desc, 1)
 	if w.tap != nil {
 		w.tapWait(p)

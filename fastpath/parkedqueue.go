@@ -26,6 +26,7 @@ type parkedPacket struct {
 	desc Desc
 	hash uint64
 	next uint64 // the next position of this bucket
+	link uint16 // that the packet came from
 	here bool
 }
 
@@ -42,8 +43,8 @@ func (q *parkedQueue) len() int { return q.count }
 func (q *parkedQueue) slot(at uint64) *parkedPacket { return &q.slots[at&uint64(len(q.slots)-1)] }
 
 // add puts a packet at the end. There must be a free slot.
-func (q *parkedQueue) add(d Desc, hash uint64) {
-	*q.slot(q.tail) = parkedPacket{desc: d, hash: hash, here: true}
+func (q *parkedQueue) add(d Desc, hash uint64, link int) {
+	*q.slot(q.tail) = parkedPacket{desc: d, hash: hash, link: uint16(link), here: true}
 	last := &q.last[hash&uint64(len(q.last)-1)]
 	if *last >= q.head {
 		q.slot(*last).next = q.tail
@@ -67,10 +68,18 @@ func (q *parkedQueue) shift() *parkedPacket {
 }
 
 // take moves the oldest packets of up to flows flows to a batch, each followed by the other packets
-// of its flow. It returns the number of packets.
-func (q *parkedQueue) take(batch []Desc, flows int) (n int) {
+// of its flow. The first packets of the flows came from one link. It returns that and the number of
+// packets.
+func (q *parkedQueue) take(batch []Desc, flows int) (n, link int) {
 	for ; flows > 0 && q.count > 0 && n < len(batch); flows-- {
+		for !q.slot(q.head).here {
+			q.head++
+		}
+		if from := int(q.slot(q.head).link); n > 0 && from != link {
+			break
+		}
 		first := q.shift()
+		link = int(first.link)
 		batch[n] = first.desc
 		n++
 		for at := first.next; at != 0 && n < len(batch); {
@@ -83,5 +92,5 @@ func (q *parkedQueue) take(batch []Desc, flows int) (n int) {
 			q.count--
 		}
 	}
-	return n
+	return n, link
 }

@@ -3,6 +3,7 @@ package fastpath_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
@@ -109,6 +110,29 @@ func testForgedBackendSide(t *testing.T, l *lab) {
 		t.Errorf("%d flows past half-open, %v", n, c.States)
 	}
 	l.wantDrop(reason.ReversePath, 2*flows)
+}
+
+// TestWaitingAnswerIsHandedOver: the next process of a hand-over knows the link that a SYN-ACK came
+// from that waits for copies, and forwards it.
+func TestWaitingAnswerIsHandedOver(t *testing.T) {
+	here := 0
+	l, _ := groupLab(t, labConfig{reversePath: &here})
+	g := l.workers[0]
+	g.config.Interfaces[g.config.Host] = 9
+	l.openBy(1000)
+	r := g.Pause()
+	next := l.successor(g)
+	if err := next.Assume(r, ownFrames(g, &r)); err != nil {
+		t.Fatal(err)
+	}
+	l.workers[0] = next
+	next.host.Inject(headertest.UDP(join("10.0.9.9", 1), join(vip4, 1), "the kernel's").Bytes())
+	for range 2 {
+		l.step(2 * time.Millisecond)
+	}
+	l.out(next.nic) // the kernel's
+	_, p := l.out(next.nic)
+	l.wantTuple(&p, join(vip4, 80), join(client4, 1000))
 }
 
 // TestForgedRepliesOnStandingFlows: with a strict reverse path, packets from another interface with

@@ -97,11 +97,11 @@ func (w *Worker) load() {
 func (w *Worker) openParked() (moved int) {
 	w.budget.emptying = true
 	for w.parked.count > 0 && w.budget.flows > 0 {
-		n := w.parked.take(w.b.desc[:], w.budget.flows)
+		n, link := w.parked.take(w.b.desc[:], w.budget.flows)
 		for _, d := range w.b.desc[:n] {
 			w.countHeld(d, -1)
 		}
-		w.b.kernel = false // packets from the host link open no flow
+		w.b.origin = w.originOf(link)
 		bytes := w.n.rxBytes
 		w.handleBatch(n)
 		w.n.rxBytes = bytes // they were counted on arrival

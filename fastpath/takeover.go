@@ -46,6 +46,7 @@ type HeldPacket struct {
 type ParkedPacket struct {
 	Buffers Buffers
 	Hash    uint64 // of its tuple, with the flow table's secret
+	Link    int    // its position in Links
 }
 
 // HeldFragment is a later fragment, as it was received.
@@ -79,11 +80,11 @@ func (w *Worker) Pause() Remains {
 	q := &w.parked
 	for at := q.head; at != q.tail; at++ {
 		if p := q.slot(at); p.here {
-			r.Parked = append(r.Parked, ParkedPacket{w.buffers(p.desc), p.hash})
+			r.Parked = append(r.Parked, ParkedPacket{w.buffers(p.desc), p.hash, int(p.link)})
 		}
 	}
 	for _, h := range w.waiting.held { // the next process decides about them, as about any packet
-		r.Parked = append(r.Parked, ParkedPacket{Buffers: w.buffers(h.desc)})
+		r.Parked = append(r.Parked, ParkedPacket{Buffers: w.buffers(h.desc), Link: h.origin.link})
 	}
 	for i := w.frags.first; i != 0; i = w.frags.slots[i].next {
 		h := &w.frags.slots[i]
@@ -170,10 +171,10 @@ func (w *Worker) Assume(r Remains, ownFrames []uint64) error {
 		if err != nil {
 			return err
 		}
-		if q := &w.parked; q.tail-q.head == uint64(len(q.slots)) {
+		if q := &w.parked; q.tail-q.head == uint64(len(q.slots)) || p.Link < 0 || p.Link >= len(w.c.Links) {
 			return fmt.Errorf("worker %d: no room for %d parked packets", w.c.ID, len(r.Parked))
 		}
-		w.parked.add(d, p.Hash)
+		w.parked.add(d, p.Hash, p.Link)
 		w.countHeld(d, 1)
 	}
 	for _, p := range r.Fragments {
