@@ -9,6 +9,7 @@ import (
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/internal/unixsocket"
 	"sluice.dev/sluice/serve/status"
+	"sluice.dev/sluice/serve/web"
 )
 
 // readers is the status socket for users who may only read. The gateway forwards without it.
@@ -41,6 +42,7 @@ func (r *readers) serve(g status.Gateway, full string, group *sync.WaitGroup, lo
 		return
 	}
 	r.server = status.NewReadServer(g, log, full)
+	r.server.OnConnState(web.NewLimit(statusConnections).Note)
 	group.Go(func() {
 		if err := r.server.Serve(r.socket); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			log.Error("status socket for readers", "error", err)

@@ -28,6 +28,10 @@ type servers struct {
 	group    sync.WaitGroup
 }
 
+// statusConnections bounds the connections of each status socket, and so the answers in memory that
+// clients have not read: a command has one, a browser of `sluice ui` a few.
+const statusConnections = 64
+
 // guard protects the metrics.
 type guard struct {
 	read   bool
@@ -71,6 +75,7 @@ func (s *servers) serveStatus(path string, g status.Gateway, log *slog.Logger) (
 		}
 	}
 	s.status = status.NewServer(g, log)
+	s.status.OnConnState(web.NewLimit(statusConnections).Note)
 	s.group.Go(func() {
 		if err := s.status.Serve(s.listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			log.Error("status socket", "error", err)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -16,8 +17,12 @@ import (
 // flowsPerPage bounds the memory of a listing of flows.
 const flowsPerPage = 512
 
-// writeTimeout is the time in which a reader must accept one page.
-const writeTimeout = 30 * time.Second
+// A reader must accept each pieceBytes of an answer within writeTimeout, or its connection is
+// closed: what waits for it is memory of the gateway.
+const (
+	writeTimeout = 30 * time.Second
+	pieceBytes   = 64 << 10
+)
 
 // Server answers on the status socket.
 type Server struct {
@@ -28,6 +33,8 @@ type Server struct {
 	// Every request holds it for reading; Shutdown locks it to wait for all of them.
 	requests sync.RWMutex
 	closed   bool
+
+	writeTimeout time.Duration
 }
 
 // NewServer returns a server for a gateway that answers every request.
@@ -50,7 +57,7 @@ func NewReadServer(g Gateway, log *slog.Logger, full string) *Server {
 
 // newServer returns a server that answers each route by the handler that choose returns.
 func newServer(g Gateway, log *slog.Logger, choose func(*Server, *route) http.HandlerFunc) *Server {
-	s := &Server{gateway: g, log: log}
+	s := &Server{gateway: g, log: log, writeTimeout: writeTimeout}
 	mux := http.NewServeMux()
 	for _, r := range s.routes() {
 		mux.HandleFunc(r.method+" "+root+r.path, choose(s, &r))
@@ -76,6 +83,10 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
+// OnConnState sets a function that gets each change of a connection's state, as by
+// http.Server.ConnState. It must be called before Serve.
+func (s *Server) OnConnState(f func(net.Conn, http.ConnState)) { s.http.ConnState = f }
+
 // serve answers one request, unless the server is closed.
 func (s *Server) serve(h http.Handler, w http.ResponseWriter, r *http.Request) {
 	s.requests.RLock()
@@ -83,7 +94,42 @@ func (s *Server) serve(h http.Handler, w http.ResponseWriter, r *http.Request) {
 	if s.closed {
 		panic(http.ErrAbortHandler)
 	}
-	h.ServeHTTP(w, r)
+	t := &timedWriter{w, http.NewResponseController(w), s.writeTimeout}
+	t.extend()
+	h.ServeHTTP(t, r)
+	t.extend() // the handler may have waited since its last write
+}
+
+// timedWriter gives each piece of an answer a deadline of its own. net/http writes what is left
+// after the handler by the last one.
+type timedWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	timeout time.Duration
+}
+
+// Unwrap is for http.ResponseController.
+func (w *timedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// extend begins the time of the next write. Each connection of the sockets takes a deadline.
+func (w *timedWriter) extend() { _ = w.control.SetWriteDeadline(time.Now().Add(w.timeout)) }
+
+// FlushError is for http.ResponseController.
+func (w *timedWriter) FlushError() error {
+	w.extend()
+	return w.control.Flush()
+}
+
+// Write implements http.ResponseWriter.
+func (w *timedWriter) Write(b []byte) (n int, err error) {
+	for piece := range slices.Chunk(b, pieceBytes) {
+		w.extend()
+		wrote, err := w.ResponseWriter.Write(piece)
+		if n += wrote; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 // Shutdown closes the listener (which removes the socket), lets requests finish until ctx ends, and
@@ -150,9 +196,6 @@ func (s *Server) flows(w http.ResponseWriter, r *http.Request) {
 	page := make([]FlowView, 0, flowsPerPage)
 	for cursor := uint64(0); ; {
 		page, cursor = s.gateway.Flows(&filter, cursor, flowsPerPage, page[:0])
-		if err := control.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-			s.log.Debug("status socket takes no deadline", "error", err)
-		}
 		for i := range page {
 			if err := encoder.Encode(&page[i]); err != nil {
 				panic(http.ErrAbortHandler) // net/http's way to end a reply without its last chunk

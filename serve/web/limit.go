@@ -23,9 +23,9 @@ func NewLimit(most int) *Limit {
 	return &Limit{most: most, at: map[net.Conn]*list.Element{}}
 }
 
-// note is an http.Server's ConnState hook. The server calls it for a new connection before it
+// Note is an http.Server's ConnState hook. The server calls it for a new connection before it
 // accepts the next, so a server never exceeds the limit, apart from connections that are closing.
-func (l *Limit) note(c net.Conn, s http.ConnState) {
+func (l *Limit) Note(c net.Conn, s http.ConnState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch s {

@@ -108,7 +108,7 @@ func Serve(ctx context.Context, l net.Listener, c ServeConfig) error {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    1 << 14,
 		ErrorLog:          slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
-		ConnState:         c.Limit.note,
+		ConnState:         c.Limit.Note,
 	}
 	h.SetKeepAlivesEnabled(!c.Once)
 	stop := context.AfterFunc(ctx, func() { h.Close() })
