@@ -51,6 +51,7 @@ type handOver struct {
 	predecessors []string
 
 	accepted chan struct{} // closed when the successor has everything
+	saving   chan struct{} // has an element while a file that a successor reads is written
 
 	answering sync.Mutex // held while a successor is answered; guards the next two
 	refused   []string   // the reasons of the last refusal that was logged
@@ -71,7 +72,7 @@ var errHandedOver = errors.New("handed over")
 var errNotReceived = errors.New("not taken over")
 
 func newHandOver(request bool, log *slog.Logger) handOver {
-	return handOver{request: request, log: log, accepted: make(chan struct{})}
+	return handOver{request: request, log: log, accepted: make(chan struct{}), saving: make(chan struct{}, 1)}
 }
 
 // in reports whether the process is in a phase.
@@ -130,15 +131,22 @@ func (h *handOver) ends() bool {
 	return h.phase >= offeringLast
 }
 
-// offer enters offering. It is false if this process is ending.
-func (h *handOver) offer() bool {
+// offer enters offering, when no file is being written any more. It returns an error if ctx ends
+// before, or if this process is ending.
+func (h *handOver) offer(ctx context.Context) error {
+	select {
+	case h.saving <- struct{}{}:
+		defer func() { <-h.saving }()
+	case <-ctx.Done():
+		return errors.New("a file of stateDir is still being written: the disk is slow")
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.phase != owning {
-		return false
+		return errors.New("it is ending")
 	}
 	h.phase = offering
-	return true
+	return nil
 }
 
 // withdraw ends offering: the successor has failed.
@@ -185,15 +193,22 @@ func (h *handOver) end() (accepted bool) {
 var errOffering = errors.New("the next process is taking over: ask that one")
 
 // unlessOffering runs save, which writes a file that a successor reads, unless a successor may have
-// read the file already.
+// read the file already. A slow disk delays other saves and an offer, and nothing else: h.mu is not
+// held.
 func (h *handOver) unlessOffering(save func() error) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	switch h.phase {
-	case offering, offeringLast, handedOver:
+	h.saving <- struct{}{}
+	defer func() { <-h.saving }()
+	if h.offers() {
 		return errOffering
 	}
 	return save()
+}
+
+// offers reports whether a successor has the offer, or everything.
+func (h *handOver) offers() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.phase == offering || h.phase == offeringLast || h.phase == handedOver
 }
 
 // serve passes each connection of a successor to answer, one after the other, until ctx is done or

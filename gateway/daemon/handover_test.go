@@ -77,7 +77,7 @@ func TestEndWithoutOffer(t *testing.T) {
 	if h.end() {
 		t.Error("no successor has accepted an offer")
 	}
-	if h.begin(nil) || h.offer() {
+	if h.begin(nil) || h.offer(t.Context()) == nil {
 		t.Error("it would offer its state while it stops")
 	}
 }
@@ -89,15 +89,15 @@ func TestEndWithOffer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newHandOver(false, slog.New(slog.DiscardHandler))
 			save := func() error { return nil }
-			if h.offer() {
+			if h.offer(t.Context()) == nil {
 				t.Error("it offers what it does not own yet")
 			}
 			h.enter(owning)
 			offered, finish := make(chan struct{}), make(chan struct{})
 			u := socketPair(t)
 			go h.answer(t.Context(), u, func() bool {
-				if !h.offer() {
-					t.Error("it offers nothing")
+				if err := h.offer(t.Context()); err != nil {
+					t.Error(err)
 				}
 				close(offered)
 				<-finish
@@ -130,11 +130,45 @@ func TestEndWithOffer(t *testing.T) {
 			if err := h.unlessOffering(save); (err == nil) == accepts {
 				t.Errorf("saving drains afterwards: %v", err)
 			}
-			if h.offer() {
+			if h.offer(t.Context()) == nil {
 				t.Error("it offers its state again")
 			}
 		})
 	}
+}
+
+// TestSaveThatHangs: a write of a file that does not end delays no request about the hand-over, nor
+// the end of the process, and an offer no longer than its time.
+func TestSaveThatHangs(t *testing.T) {
+	h := newHandOver(false, slog.New(slog.DiscardHandler))
+	h.enter(owning)
+	began, release, saved := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() {
+		saved <- h.unlessOffering(func() error { close(began); <-release; return nil })
+	}()
+	<-began
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := h.offer(ctx); err == nil || !strings.Contains(err.Error(), "disk") {
+			t.Errorf("offered while a file is written, which the successor would not see: %v", err)
+		}
+		if h.succeeded() || !h.in(owning) || h.end() {
+			t.Error("the phase is wrong")
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Error("the hand-over waits for the disk")
+	}
+	close(release)
+	if err := <-saved; err != nil {
+		t.Error(err)
+	}
+	<-done
 }
 
 // TestStalledWorkerRefuses: while a worker is stalled, a successor is refused with that reason, and

@@ -20,7 +20,8 @@ func TestLostDrains(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &config.Configuration{StateDir: dir}
-	d := &Daemon{settings: &settings{atStart: c}, flows: flowState{file: &flowtable.File{}}}
+	d := &Daemon{settings: &settings{atStart: c}, flows: flowState{file: &flowtable.File{}},
+		handOver: newHandOver(false, slog.New(slog.DiscardHandler))}
 	d.flows.loadDrains(c, slog.New(slog.DiscardHandler), compiler.New(compiler.Config{}))
 	if list := d.flows.conditions(); len(list) != 1 || list[0].Name != "drains" || list[0].Level != "fail" {
 		t.Errorf("conditions %v", list)

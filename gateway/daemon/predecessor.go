@@ -89,8 +89,8 @@ func (p *predecessor) Offer(ctx context.Context) (_ []byte, files []int, err err
 	}
 	p.offered = true
 	d.kernel.Pause()
-	if !d.handOver.offer() {
-		return nil, nil, errors.New("it is ending")
+	if err := d.handOver.offer(patience); err != nil {
+		return nil, nil, err
 	}
 	o := offer{Hops: d.readyHops(), HostLink: d.host.lockFD >= 0, Checks: d.checks.Known()}
 	if id := identity(); id != "" {
