@@ -122,12 +122,14 @@ func (p *predecessor) Stop(ctx context.Context) ([]byte, error) {
 	d := p.d
 	d.flows.reader.Pause() // only these two and the workers have handles of the flow table
 	d.explain.Pause()
-	if d.group != nil {
-		p.resume = d.group.Pause()
-	}
 	p.stopped = true
 	var s state
 	var err error
+	if d.group != nil {
+		if p.resume, err = d.group.Pause(ctx); err != nil {
+			return nil, err
+		}
+	}
 	within := handover.DefaultTimes.Assume
 	if deadline, ok := ctx.Deadline(); ok {
 		within = time.Until(deadline)

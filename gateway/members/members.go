@@ -230,16 +230,23 @@ func (m *Members) Recover() {
 	m.look()
 }
 
-// Pause stops the use of the flow table until resume is called. Run must have begun.
-func (m *Members) Pause() (resume func()) {
+// Pause stops the use of the flow table until resume is called, or returns an error if the exchange
+// has not stopped when ctx ends. Run must have begun.
+func (m *Members) Pause(ctx context.Context) (resume func(), err error) {
 	paused, resumed := make(chan struct{}), make(chan struct{})
 	go func() {
 		if !m.exchange.Do(func() { close(paused); <-resumed }) {
 			close(paused) // Run has ended
 		}
 	}()
-	<-paused
-	return sync.OnceFunc(func() { close(resumed) })
+	resume = sync.OnceFunc(func() { close(resumed) })
+	select {
+	case <-paused:
+		return resume, nil
+	case <-ctx.Done():
+		resume() // for an exchange that goes on
+		return nil, fmt.Errorf("the exchange of flows with other gateways does not stop: %w", ctx.Err())
+	}
 }
 
 // step is called by the exchange.

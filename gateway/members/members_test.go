@@ -285,6 +285,41 @@ func TestNextProcess(t *testing.T) {
 	}
 }
 
+// TestPauseOfStalledExchange: Pause ends with its context while the exchange stands still, and then
+// pauses nothing.
+func TestPauseOfStalledExchange(t *testing.T) {
+	g := newLab(t, 1).gateways[0]
+	g.start(false)
+	release, stalled := make(chan struct{}), make(chan struct{})
+	go g.exchange.Do(func() { close(stalled); <-release })
+	<-stalled
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	failed := make(chan error, 1)
+	go func() {
+		resume, err := g.Pause(ctx)
+		if err == nil {
+			resume()
+		}
+		failed <- err
+	}()
+	select {
+	case err := <-failed:
+		if err == nil || !strings.Contains(err.Error(), "does not stop") {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for the exchange after its time")
+	}
+	close(release)
+	resume, err := g.Pause(t.Context())
+	must(t, err)
+	resume()
+	if !g.exchange.Do(func() {}) {
+		t.Error("the exchange has ended")
+	}
+}
+
 // TestAddressMoves: a source address moves from one gateway to another. As long as the first one
 // runs with the earlier list, the other one does not take ports of the address; then it takes over
 // the flows.
