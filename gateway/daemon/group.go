@@ -248,7 +248,7 @@ func (d *Daemon) groupMetrics() metrics.Group {
 			WeHaveItsFlows: o.WeHaveItsFlows, Copies: o.Copies, Lag: o.Lag})
 	}
 	for _, s := range v.Sources {
-		m.Sources = append(m.Sources, metrics.GroupSource{Address: s.Address.String(), State: s.State})
+		m.Sources = append(m.Sources, metrics.GroupSource{Address: s.Address, State: s.State})
 	}
 	return m
 }

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -54,7 +55,10 @@ type GroupMember struct {
 }
 
 // GroupSource is a source address of this gateway.
-type GroupSource struct{ Address, State string }
+type GroupSource struct {
+	Address netip.Addr
+	State   string
+}
 
 // Checks has the results of endpoint checks since the start, and the numbers of endpoints.
 type Checks struct {
@@ -115,7 +119,7 @@ func (d *descs) describeExtras() {
 	d.groupWait = d.new("group_answer_wait_seconds", "How long answers to SYNs waited until other gateways of the "+
 		"group had a copy of the flow.")
 	d.groupSource = d.new("group_source_address", "Always 1; the state of each source address of this gateway: open, "+
-		"spare, or closed, after a loss of memory.", "address", "state")
+		"spare, or closed, after a loss of memory.", "address", "family", "state")
 	d.flowLogLines = d.new("flow_log_lines_total",
 		"Flows that began and flows that ended: lines of the flow log that were written, and lost ones.", "result")
 	d.logDropped = d.new("log_lines_dropped_total",
@@ -170,7 +174,11 @@ func (g Group) collect(e emitter, d *descs) {
 		e.gauge(d.groupLag, float64(m.Lag), m.Name)
 	}
 	for _, s := range g.Sources {
-		e.gauge(d.groupSource, 1, s.Address, s.State)
+		family := "ipv4"
+		if s.Address.Is6() {
+			family = "ipv6"
+		}
+		e.gauge(d.groupSource, 1, s.Address.String(), family, s.State)
 	}
 	for _, outcome := range slices.Sorted(maps.Keys(g.Flows)) {
 		e.count(d.groupFlows, float64(g.Flows[outcome]), outcome)
