@@ -263,6 +263,7 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	list = append(list, d.groupConditions()...)
 	list = append(list, d.denials.Conditions()...)
 	list = append(list, d.servers.readers.conditions()...)
+	list = append(list, d.servers.certificates.conditions(time.Now())...)
 	list = append(list, journalCondition(d.settings.journal)...)
 	if d.isOpen() {
 		list = append(list, d.workers.Conditions(boottime.Nanos())...)

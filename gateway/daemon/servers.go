@@ -26,6 +26,8 @@ type servers struct {
 	guard    guard
 	metrics  *metrics.Server
 	group    sync.WaitGroup
+
+	certificates certificates
 }
 
 // statusConnections bounds the connections of each status socket, and so the answers in memory that

@@ -6,10 +6,12 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"sluice.dev/sluice/internal/trusted"
 )
@@ -27,6 +29,22 @@ type Files struct {
 type identity struct {
 	certificate tls.Certificate
 	authorities *x509.CertPool
+	trusts      time.Time // when the last of authorities ends
+}
+
+// Expires returns until when a gateway with a name can open streams with Files: until a certificate
+// of its own chain ends, or the last authority that it trusts. It returns an error if Files cannot
+// be used.
+func (f Files) Expires(name string) (time.Time, error) {
+	id, err := f.read(name)
+	if err != nil {
+		return time.Time{}, err
+	}
+	own, err := trusted.Expiry(&id.certificate)
+	if err == nil && id.trusts.Before(own) {
+		return id.trusts, nil
+	}
+	return own, err
 }
 
 // certificates reads Files. Two of the files may belong to different certificates while they are
@@ -57,15 +75,15 @@ func (c *certificates) current() (*identity, error) {
 
 // read returns the identity of the gateway with a name.
 func (f Files) read(name string) (*identity, error) {
-	var pem [3][]byte
+	var text [3][]byte
 	for i, file := range [...]string{f.Certificate, f.Key, f.Authorities} {
 		b, err := trusted.Read(file)
 		if err != nil {
 			return nil, err
 		}
-		pem[i] = b
+		text[i] = b
 	}
-	pair, err := tls.X509KeyPair(pem[0], pem[1])
+	pair, err := tls.X509KeyPair(text[0], text[1])
 	if err != nil {
 		return nil, fmt.Errorf("%s and %s: %w", f.Certificate, f.Key, err)
 	}
@@ -74,11 +92,27 @@ func (f Files) read(name string) (*identity, error) {
 			return nil, fmt.Errorf("%s: a certificate for %s cannot be signed: %w", f.Certificate, name, err)
 		}
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem[2]) {
+	id := &identity{certificate: pair, authorities: x509.NewCertPool()}
+	if id.trusts = id.trust(text[2]); id.trusts.IsZero() {
 		return nil, fmt.Errorf("%s has no certificate", f.Authorities)
 	}
-	return &identity{pair, pool}, nil
+	return id, nil
+}
+
+// trust adds the certificates of a PEM file to authorities, and returns when the last of them ends;
+// the zero time if there is none.
+func (i *identity) trust(text []byte) (last time.Time) {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		c, err := x509.ParseCertificate(block.Bytes)
+		if block.Type != "CERTIFICATE" || err != nil {
+			continue
+		}
+		i.authorities.AddCert(c)
+		if c.NotAfter.After(last) {
+			last = c.NotAfter
+		}
+	}
+	return last
 }
 
 // issue makes a certificate for a gateway, with a new key, as long valid as that of the authority.

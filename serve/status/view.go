@@ -515,6 +515,8 @@ func (v *InterfaceView) Why(q *QueueView) string {
 const (
 	DenyCondition    = "deny"
 	ReadersCondition = "readers"
+	// CertificateCondition is about a certificate that ends soon, or whose files cannot be used.
+	CertificateCondition = "certificate"
 )
 
 // ConditionView is a state that an operator should know and that does not end the daemon, such as a

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"sluice.dev/sluice/internal/trusted"
 )
@@ -82,6 +83,15 @@ func TLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
 			return &c, nil
 		},
 	}, nil
+}
+
+// Expires returns when the certificate of TLS ends, or an error if the files cannot be used.
+func Expires(certFile, keyFile string) (time.Time, error) {
+	pair, err := readPair(certFile, keyFile)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return trusted.Expiry(&pair)
 }
 
 func readPair(certFile, keyFile string) (pair tls.Certificate, err error) {

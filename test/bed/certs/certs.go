@@ -28,9 +28,13 @@ type Authority struct {
 }
 
 // New returns an authority whose certificates are valid for an hour.
-func New() (*Authority, error) {
+func New() (*Authority, error) { return NewFor(time.Hour) }
+
+// NewFor returns an authority whose own certificate is valid for a time.
+func NewFor(left time.Duration) (*Authority, error) {
 	a := &Authority{}
 	t := Template("authority")
+	t.NotAfter = time.Now().Add(left)
 	t.IsCA, t.BasicConstraintsValid, t.KeyUsage = true, true, x509.KeyUsageCertSign
 	var err error
 	a.Certificate, a.key, err = a.Sign(t)
