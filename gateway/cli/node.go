@@ -13,6 +13,7 @@ import (
 
 	"sluice.dev/sluice/gateway/doctor"
 	"sluice.dev/sluice/gateway/nodetunnel"
+	"sluice.dev/sluice/internal/logs"
 	"sluice.dev/sluice/nat/vxlan"
 )
 
@@ -99,7 +100,11 @@ func (s *session) nodeRunCommand() *cobra.Command {
 		}
 		ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGTERM, syscall.SIGINT)
 		defer stop()
-		return s.app.Node.Run(ctx, cfg, func(line string) { fmt.Fprintln(s.app.Out, line) })
+		logs.Queue() // also: a reader that has gone must not end the process, and so leave the tunnel
+		out := logs.NewWriter(s.app.Out)
+		out.Queue()
+		defer out.Flush(logs.FlushTimeout)
+		return s.app.Node.Run(ctx, cfg, func(line string) { fmt.Fprintln(out, line) })
 	}
 	return c
 }
