@@ -127,7 +127,7 @@ func firewall(t vxlan.Tunnel) []doctor.Finding {
 		return []doctor.Finding{f}
 	}
 	return []doctor.Finding{f, {Check: "translation", Subject: f.Subject, Level: doctor.Warn, Do: translate,
-		Found: fmt.Sprintf("%d packets that kube-proxy did not translate dropped: the node would have sent them back",
+		Found: fmt.Sprintf("dropped %d packets that kube-proxy did not translate: the node would have sent them back",
 			s.returned)}}
 }
 

@@ -28,9 +28,9 @@ import (
 //	}
 //	chain forward {
 //		type filter hook forward priority filter; policy accept;
-//		iifname "sluice-dsr" ct state invalid counter drop
+//		iifname "sluice-dsr" ct state invalid,untracked counter drop
 //		iifname "sluice-dsr" ct status ! dnat counter drop
-//		iifname "sluice-dsr6" ct state invalid counter drop
+//		iifname "sluice-dsr6" ct state invalid,untracked counter drop
 //		iifname "sluice-dsr6" ct status ! dnat counter drop
 //	}
 //
@@ -43,7 +43,7 @@ import (
 // The node would forward a packet that kube-proxy has not translated to the VIP: back to the
 // gateways, until its TTL ends. kube-proxy may have no rule for it (yet, or any more), or conntrack
 // finds it invalid, such as an ICMP error about a connection that the node does not know, which
-// anyone can forge: it has no ct status. A connection whose packets were dropped is not in
+// anyone can forge, or does not track it: such packets have no ct status. A connection whose packets were dropped is not in
 // conntrack's table, so kube-proxy translates the next one as soon as it has a rule. In mode ipvs
 // it translates on the way to the node itself, so its packets are not forwarded.
 const tableName = "sluice_node"
@@ -90,7 +90,7 @@ func (c *Config) protect() error {
 	forward := conn.AddChain(&nftables.Chain{Table: table, Name: "forward", Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
 	for _, d := range devices {
-		conn.AddRule(&nftables.Rule{Table: table, Chain: forward, Exprs: d.drop(state(expr.CtStateBitINVALID))})
+		conn.AddRule(&nftables.Rule{Table: table, Chain: forward, Exprs: d.drop(untrackable())})
 		conn.AddRule(&nftables.Rule{Table: table, Chain: forward, Exprs: d.drop(untranslated())})
 	}
 	if err := conn.Flush(); err != nil {
@@ -125,12 +125,12 @@ func elements(list []netip.Prefix) (sets [len(outers)][]nftables.SetElement, err
 
 func equal(data ...byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data} }
 
-// state matches packets whose conntrack state has a bit.
-func state(bit uint32) []expr.Any {
+// state matches packets whose conntrack state has one of some bits.
+func state(bits uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Xor: make([]byte, 4),
-			Mask: binaryutil.NativeEndian.PutUint32(bit)},
+			Mask: binaryutil.NativeEndian.PutUint32(bits)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
 	}
 }
@@ -139,6 +139,10 @@ func reassemble() []expr.Any {
 	return append([]expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equal(unix.IPPROTO_UDP)},
 		state(expr.CtStateBitESTABLISHED)...)
 }
+
+// untrackable matches packets without a connection: conntrack finds them invalid, or another rule
+// says notrack.
+func untrackable() []expr.Any { return state(expr.CtStateBitINVALID | expr.CtStateBitUNTRACKED) }
 
 // untranslated matches packets of connections whose destination conntrack does not translate.
 func untranslated() []expr.Any {
@@ -181,7 +185,7 @@ type firewallState struct {
 	ours     bool   // it has the rules for the tunnel
 	gateways int    // elements of the sets
 	dropped  uint64 // packets from others than gateways
-	returned uint64 // packets that would have gone back to the gateways
+	returned uint64 // packets of connections that kube-proxy did not translate
 }
 
 func readFirewall(t vxlan.Tunnel) (s firewallState, err error) {
@@ -226,7 +230,12 @@ func readFirewall(t vxlan.Tunnel) (s firewallState, err error) {
 			}
 		}
 	}
-	s.dropped, s.returned = counted(rules), counted(forward)
+	s.dropped = counted(rules)
+	if s.ours {
+		for i := range devices { // the second rule of each; invalid packets are nothing unusual
+			s.returned += counted(forward[2*i+1 : 2*i+2])
+		}
+	}
 	return s, nil
 }
 

@@ -184,7 +184,9 @@ func TestNothingIsSentBack(t *testing.T) {
 			func() error { _, err := Apply(c); return err }(),
 			exec.Command("nft", "add table ip proxy; "+
 				"add chain ip proxy pre { type nat hook prerouting priority dstnat; };"+
-				"add rule ip proxy pre ip daddr 203.0.113.10 udp dport 53 dnat to 10.244.1.5").Run())
+				"add rule ip proxy pre ip daddr 203.0.113.10 udp dport 53 dnat to 10.244.1.5; "+
+				"add chain ip proxy raw { type filter hook prerouting priority raw; }; "+
+				"add rule ip proxy raw udp dport 55 notrack").Run())
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -209,6 +211,7 @@ func TestNothingIsSentBack(t *testing.T) {
 	tooBig := headertest.ICMPError("198.51.100.1", "203.0.113.10", 3, 4, 1280, reply.Bytes(), 28).Bytes()
 	known := headertest.UDP("198.51.100.7:1", "203.0.113.10:53", "x").Bytes()
 	unknown := headertest.UDP("198.51.100.7:1", "203.0.113.10:54", "x").Bytes()
+	untracked := headertest.UDP("198.51.100.7:1", "203.0.113.10:55", "x").Bytes()
 	leaves := func(frame []byte, to net.IP) (n int) {
 		t.Helper()
 		before := w.arrived(&devices[0], 0)
@@ -228,14 +231,14 @@ func TestNothingIsSentBack(t *testing.T) {
 		t.Fatalf("a translated packet leaves %d times: the node does not forward", n)
 	}
 	for name, frame := range map[string][]byte{"a packet without a rule": unknown,
-		"an error about an unknown connection": tooBig} {
+		"an error about an unknown connection": tooBig, "a packet without a connection": untracked} {
 		if n := leaves(frame, vip); n != 0 {
 			t.Errorf("%s is sent back %d times", name, n)
 		}
 	}
 	if err := w.node.Run(func() error {
 		at := slices.IndexFunc(firewall(c.Tunnel), func(f doctor.Finding) bool {
-			return f.Check == "translation" && strings.HasPrefix(f.Found, "2 packets")
+			return f.Check == "translation" && strings.HasPrefix(f.Found, "dropped 1 packets")
 		})
 		if at < 0 {
 			return fmt.Errorf("findings %+v", firewall(c.Tunnel))

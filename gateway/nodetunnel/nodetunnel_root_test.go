@@ -155,9 +155,9 @@ func checkRuleset(t *testing.T) {
 
 	chain forward {
 		type filter hook forward priority filter; policy accept;
-		iifname "sluice-dsr" ct state invalid counter drop
+		iifname "sluice-dsr" ct state invalid,untracked counter drop
 		iifname "sluice-dsr" ct status ! dnat counter drop
-		iifname "sluice-dsr6" ct state invalid counter drop
+		iifname "sluice-dsr6" ct state invalid,untracked counter drop
 		iifname "sluice-dsr6" ct status ! dnat counter drop
 	}
 }
