@@ -4,6 +4,7 @@ package xdpprog
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/test/bed/machine"
 )
 
 // TestCapabilities: the error names the missing capabilities, and no others are needed.
@@ -81,6 +84,29 @@ func TestVerifierRejection(t *testing.T) {
 	err = explain(err)
 	if !strings.Contains(err.Error(), "verifier rejects") || strings.Contains(err.Error(), "CAP_") {
 		t.Errorf("explained as %v", err)
+	}
+}
+
+// TestOutOfMemory: errors of a process that is out of descriptors or memory blame neither the
+// kernel nor a capability, and do not mean that an interface has lost its program.
+func TestOutOfMemory(t *testing.T) {
+	needRoot(t)
+	spec := &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
+	m, err := ebpf.NewMap(spec) // package ebpf keeps the answers of its first questions to the kernel
+	must(t, err)
+	must(t, m.Close())
+	for _, errno := range machine.Shortages {
+		machine.Short(t, errno, func() {
+			_, err := ebpf.NewMap(spec)
+			text := fmt.Sprint(explain(err))
+			if !strings.Contains(text, errno.Error()) || strings.Contains(text, "Linux 6.12") ||
+				strings.Contains(text, "CAP_") {
+				t.Errorf("%v is explained as %s", errno, text)
+			}
+			if _, err := readHook(1); !errors.Is(err, errno) || Lost(err) {
+				t.Errorf("the hook: %v, want %v", err, errno)
+			}
+		})
 	}
 }
 

@@ -383,9 +383,9 @@ func TestWrittenWhileRead(t *testing.T) {
 	}
 }
 
-// TestOutOfDescriptors: a file that cannot be opened keeps its objects. It is read once it can be,
-// though it does not change any more.
-func TestOutOfDescriptors(t *testing.T) {
+// TestFileCannotBeOpened: a file keeps its objects while the process is out of descriptors or
+// memory, and so does the directory. It is read once it can be, though it does not change any more.
+func TestFileCannotBeOpened(t *testing.T) {
 	w := New(Config{Log: slog.New(slog.DiscardHandler), Dir: t.TempDir(), Tracker: tracker.New()})
 	r := &rig{t: t, dir: w.Dir, Watcher: w}
 	now := time.Now()
@@ -402,23 +402,30 @@ func TestOutOfDescriptors(t *testing.T) {
 	}
 	r.write("a.yaml", service("a", "10.0.0.1"))
 	scan("at first", "10.0.0.1")
-	r.replace("a.yaml", service("a", "10.0.0.2"))
-	names, err := w.list()
-	if err != nil {
-		t.Fatal(err)
+	is := "10.0.0.1"
+	for i, errno := range machine.Shortages {
+		next := fmt.Sprintf("10.0.0.%d", 2+i)
+		r.replace("a.yaml", service("a", next))
+		names, err := w.list()
+		if err != nil {
+			t.Fatal(err)
+		}
+		machine.Short(t, errno, func() {
+			if _, err := w.scan(now); !errors.Is(err, errno) {
+				t.Errorf("the directory: %v, want %v", err, errno)
+			}
+			var batch tracker.Batch
+			read := w.look(names[0], now.Add(time.Minute))
+			read.read = w.read(names[0], read, &batch)
+			w.Tracker.Apply(&batch)
+			w.Tracker.Changes()
+			if got, wrong := r.now(); got != is || len(wrong) != 1 || !strings.Contains(wrong[0], errno.Error()) {
+				t.Errorf("with %v: %q, problems %q", errno, got, wrong)
+			}
+		})
+		scan(fmt.Sprintf("after %v", errno), next)
+		is = next
 	}
-	restore := machine.LimitDescriptors(t, 0, 0)
-	var batch tracker.Batch
-	read := w.look(names[0], now.Add(time.Minute))
-	read.read = w.read(names[0], read, &batch)
-	restore()
-	w.Tracker.Apply(&batch)
-	w.Tracker.Changes()
-	if got, wrong := r.now(); got != "10.0.0.1" || len(wrong) != 1 ||
-		!strings.Contains(wrong[0], "too many open files") {
-		t.Errorf("without descriptors: %q, problems %q", got, wrong)
-	}
-	scan("descriptors are back", "10.0.0.2")
 }
 
 // TestUnreadableFile: a file whose kind cannot be read is a problem, and the others are served.

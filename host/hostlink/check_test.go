@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/test/bed/machine"
 )
 
 func TestCheck(t *testing.T) {
@@ -82,4 +84,22 @@ func TestCheck(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestCheckCannotRead: the pair counts as unread, neither as gone nor as changed, while the process
+// is out of descriptors or memory.
+func TestCheckCannotRead(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		h := must[*HostLink](t)(Ensure(testConfig()))
+		for _, errno := range machine.Shortages {
+			machine.Short(t, errno, func() {
+				if err := h.Check(); !errors.Is(err, ErrUnread) || !errors.Is(err, errno) || errors.Is(err, ErrGone) {
+					t.Errorf("%v, want %v", err, errno)
+				}
+			})
+		}
+		if err := errors.Join(h.Check(), h.Remove()); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package devices
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/host/nic/frames"
+	"sluice.dev/sluice/test/bed/machine"
 )
 
 func TestPlan(t *testing.T) {
@@ -85,6 +87,25 @@ func TestRefusedForTheMTU(t *testing.T) {
 			!strings.Contains(got, tc.want) {
 			t.Errorf("%s: %s: %v, want %s: %q", tc.name, about, err, tc.about, tc.want)
 		}
+	}
+}
+
+// TestOnlyAbsentIsAbsent: a device does not count as absent while the process is out of descriptors
+// or memory.
+func TestOnlyAbsentIsAbsent(t *testing.T) {
+	if _, err := Read("none"); !Absent(err) {
+		t.Errorf("no such interface: %v", err)
+	}
+	for _, errno := range machine.Shortages {
+		machine.Short(t, errno, func() {
+			_, err := Read("lo")
+			_, blocked := Blocked(1, "lo")
+			for _, err := range []error{err, blocked} {
+				if Absent(err) || !errors.Is(err, errno) {
+					t.Errorf("%v, want %v", err, errno)
+				}
+			}
+		})
 	}
 }
 

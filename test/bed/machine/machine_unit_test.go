@@ -2,6 +2,9 @@ package machine
 
 import (
 	"context"
+	"errors"
+	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -91,5 +94,24 @@ func TestTurnsWithout(t *testing.T) {
 	}
 	if now := OwnTurns(); now.Ran <= 0 {
 		t.Errorf("this process has %+v", now)
+	}
+}
+
+// TestShort: system calls fail on the function's thread, and on no other one.
+func TestShort(t *testing.T) {
+	for _, errno := range Shortages {
+		elsewhere := make(chan error)
+		Short(t, errno, func() {
+			if _, err := os.ReadFile(os.DevNull); !errors.Is(err, errno) {
+				t.Errorf("a file: %v, want %v", err, errno)
+			}
+			if _, err := net.Interfaces(); !errors.Is(err, errno) {
+				t.Errorf("a socket: %v, want %v", err, errno)
+			}
+			go func() { _, err := net.Interfaces(); elsewhere <- err }()
+			if err := <-elsewhere; err != nil {
+				t.Errorf("another thread: %v", err)
+			}
+		})
 	}
 }

@@ -1,8 +1,11 @@
 package machine
 
 import (
+	"errors"
+	"os"
 	"runtime"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -73,4 +76,72 @@ func LimitDescriptors(t tester, pid int, most uint64) (restore func()) {
 			t.Fatal("limit descriptors: ", err)
 		}
 	}
+}
+
+// Shortages are the errors of a process, or a machine, that is out of descriptors or memory. They
+// have no information about what was to be read.
+var Shortages = []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS}
+
+// Short runs f on a thread of its own, whose system calls that open a file or a socket, use a BPF
+// object or send a netlink request fail with an error. The thread is in the network namespace of
+// the caller, and ends with f. The program goes on without the errors.
+func Short(t tester, with unix.Errno, f func()) {
+	t.Helper()
+	runtime.LockOSThread()
+	here, err := os.Open("/proc/thread-self/ns/net")
+	runtime.UnlockOSThread()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.Close()
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked, so the thread ends
+		err := enter(here)
+		defer func() { done <- err }()
+		if err == nil {
+			err = shorten(with)
+		}
+		if err == nil {
+			err = errors.New("the test has ended")
+			f()
+			err = nil
+		}
+	}()
+	if err := <-done; err != nil {
+		t.Fatal("with ", with, ": ", err)
+	}
+}
+
+// enter moves the thread into a network namespace, unless it is there.
+func enter(to *os.File) error {
+	var want, is unix.Stat_t
+	if err := unix.Fstat(int(to.Fd()), &want); err != nil {
+		return err
+	}
+	if err := unix.Stat("/proc/thread-self/ns/net", &is); err != nil || is.Ino == want.Ino {
+		return err
+	}
+	return unix.Setns(int(to.Fd()), unix.CLONE_NEWNET)
+}
+
+// shorten makes system calls of the thread fail, for as long as it lives (seccomp(2)). It needs no
+// capability.
+func shorten(with unix.Errno) error {
+	calls := []uint32{unix.SYS_OPENAT, unix.SYS_SOCKET, unix.SYS_BPF, unix.SYS_SENDTO}
+	// struct seccomp_data begins with the number of the call.
+	program := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}}
+	for i, nr := range calls {
+		program = append(program, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K,
+			Jt: uint8(len(calls) - i), K: nr})
+	}
+	program = append(program, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(with)})
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	filter := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&filter)), 0, 0)
+	runtime.KeepAlive(program)
+	return err
 }
