@@ -5,10 +5,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
 	"sluice.dev/sluice/announce/view"
+	"sluice.dev/sluice/control/endpointhealth"
+	"sluice.dev/sluice/control/probe"
 )
 
 // units are the unit files, and the limit of their rating by systemd-analyze security, in tenths:
@@ -86,6 +89,23 @@ func TestAnnouncerUnit(t *testing.T) {
 		"RuntimeDirectory=" + filepath.Base(filepath.Dir(view.DefaultSocket))} {
 		if !strings.Contains(string(text), "\n"+line+"\n") {
 			t.Errorf("there is no line %s", line)
+		}
+	}
+}
+
+// TestUnitsHaveDescriptors: a distribution's default, which may be 1024, limits neither the checks
+// of the gateway, which take a quarter of its descriptors at most, nor the announcer's sessions.
+func TestUnitsHaveDescriptors(t *testing.T) {
+	for name, least := range map[string]int{"sluice": 4 * endpointhealth.MostUnderWay * probe.MostDescriptors,
+		"sluice-announcer": 1 << 14} {
+		text, err := os.ReadFile(unitFile(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, value, _ := strings.Cut(string(text), "\nLimitNOFILE=")
+		value, _, _ = strings.Cut(value, "\n")
+		if n, err := strconv.Atoi(value); err != nil || n < least {
+			t.Errorf("%s: LimitNOFILE=%s, want %d at least", name, value, least)
 		}
 	}
 }
