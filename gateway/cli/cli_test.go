@@ -465,6 +465,18 @@ func TestConfigCommands(t *testing.T) {
 		!strings.Contains(errs, "manifests.directory: /etc/sluice/manifests is no directory") {
 		t.Errorf("--host: exit %d, %q", code, errs)
 	}
+	// A directory as `mount -t tmpfs` makes it, which `sluice run` refuses.
+	shared := t.TempDir()
+	if err := os.Chmod(shared, os.ModeSticky|0o777); err != nil {
+		t.Fatal(err)
+	}
+	write(strings.NewReplacer("interfaces: []", "interfaces: [{name: lo}]", "/etc/sluice/manifests", t.TempDir(),
+		"stateDir: /run/sluice", "stateDir: "+shared).Replace(defaults))
+	if code, out, errs := sluice(t, "config", "check", "--host", file); code != exitFailure || out != "" ||
+		!strings.Contains(errs, "stateDir: cannot be used: "+shared+" may be written by users other than its owner "+
+			"(mode 1777)") || strings.Count(errs, "\n") != 1 {
+		t.Errorf("--host, with a state directory that others may write: exit %d, %q, %q", code, out, errs)
+	}
 	if _, out, _ := sluice(t, "config", "check", file, "-o", "yaml"); !strings.Contains(out, "name: lo") ||
 		!strings.Contains(out, "ringSize: 2048") {
 		t.Errorf("-o yaml prints %q", out)
