@@ -186,6 +186,26 @@ func TestEventOfHealthCheckPort(t *testing.T) {
 	eventually(t, "an Event", func() bool { return written(t, s, "FailedToStartServiceHealthcheck", "Service/a") == 1 })
 }
 
+// TestEventOfUnknownAnnotation: a misspelt annotation is an Event of the Service, which names the
+// annotation that may be meant.
+func TestEventOfUnknownAnnotation(t *testing.T) {
+	t.Parallel()
+	s := k8stest.Start(t)
+	misspelt := service("a", 80)
+	misspelt.Annotations = map[string]string{"sluice.dev/schedular": "rr"}
+	s.Set(misspelt, service("b", 81))
+	w := start(t, s)
+	loop, _ := w.loop(t)
+	<-loop.Ready()
+	runEvents(t, w, loop.Problems)
+	eventually(t, "an Event", func() bool { return written(t, s, "ServedDifferently", "Service/a") == 1 })
+	events, _ := s.Events()
+	const want = "metadata.annotations[sluice.dev/schedular]: is unknown, did you mean sluice.dev/scheduler?"
+	if len(events) != 1 || !strings.Contains(events[0].Note, want) {
+		t.Errorf("%d Events: %+v, want %q", len(events), events, want)
+	}
+}
+
 // A new Problem does not wait for Events about those that are resolved by now.
 func TestEventsSkipResolvedProblems(t *testing.T) {
 	t.Parallel()
