@@ -18,6 +18,7 @@ import (
 	"sluice.dev/sluice/announce/view"
 	"sluice.dev/sluice/internal/trusted"
 	"sluice.dev/sluice/internal/usage"
+	"sluice.dev/sluice/test/bed/machine"
 	"sluice.dev/sluice/test/bed/pagetest"
 )
 
@@ -72,7 +73,7 @@ func TestNobodyReadsTheLog(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer read.Close()
-			if err := fill(write); err != nil {
+			if err := machine.FillPipe(write); err != nil {
 				t.Fatal(err)
 			}
 			if gone {
@@ -107,21 +108,6 @@ func TestNobodyReadsTheLog(t *testing.T) {
 				t.Error("it does not end within 10 s of SIGTERM")
 			}
 		})
-	}
-}
-
-// fill fills a pipe, and restores its blocking mode.
-func fill(pipe *os.File) error {
-	if err := pipe.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
-		return err
-	}
-	for {
-		if _, err := pipe.Write(make([]byte, 1024)); err != nil {
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				err = nil
-			}
-			return err
-		}
 	}
 }
 

@@ -1,14 +1,26 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sluice.dev/sluice/internal/trusted"
 	"sluice.dev/sluice/internal/usage"
+	"sluice.dev/sluice/test/bed/cluster"
+	"sluice.dev/sluice/test/bed/cluster/clustertest"
+	"sluice.dev/sluice/test/bed/machine"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // TestKubeconfigIsTrusted: the controller does not start with a kubeconfig that other users can
@@ -23,6 +35,94 @@ func TestKubeconfigIsTrusted(t *testing.T) {
 	var refused *trusted.Refusal
 	if err := c.ExecuteContext(t.Context()); !errors.As(err, &refused) || refused.Path != file {
 		t.Errorf("%v, want a refusal of %s", err, file)
+	}
+}
+
+// mainVariable makes the test binary run the controller.
+const mainVariable = "SLUICE_TEST_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(mainVariable) == "" {
+		os.Exit(m.Run())
+	}
+	main()
+}
+
+// TestNobodyReadsTheLog: a controller whose standard error is a full pipe without a reader, or a
+// closed one, leads, gives Services their addresses, and ends.
+func TestNobodyReadsTheLog(t *testing.T) {
+	clustertest.Need(t)
+	ctx, cancel := context.WithTimeout(t.Context(), machine.Slower(5*time.Minute))
+	defer cancel()
+	api := clustertest.Start(ctx, t, cluster.Config{})
+	clustertest.Kinds(ctx, t, api, "../../deploy/chart/files/addresspools.yaml")
+	kubeconfig, err := api.Kubeconfig(api.Admin(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := api.Apply(ctx, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: log}\n---\n"+
+		"apiVersion: sluice.dev/v1alpha1\nkind: AddressPool\nmetadata: {name: public}\n"+
+		"spec: {addresses: [203.0.113.0/24]}\n")); err != nil {
+		t.Fatal(err)
+	}
+	for name, gone := range map[string]bool{"full": false, "gone": true} {
+		t.Run(name, func(t *testing.T) {
+			read, write, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer read.Close()
+			if err := machine.FillPipe(write); err != nil {
+				t.Fatal(err)
+			}
+			if gone {
+				read.Close()
+			}
+			c := exec.Command(os.Args[0], "--kubeconfig", kubeconfig, "--namespace", "log", "--lease", name,
+				"--listen", "")
+			c.Env, c.Stderr = append(os.Environ(), mainVariable+"=1"), write
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			write.Close()
+			ended := make(chan error, 1)
+			go func() { ended <- c.Wait() }()
+			defer func() { _ = c.Process.Kill() }()
+			for i := range 3 {
+				hasAddress(ctx, t, api, fmt.Sprintf("%s-%d", name, i))
+			}
+			if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Errorf("it ended: %v", err)
+				}
+			case <-time.After(machine.Slower(10 * time.Second)):
+				t.Error("it does not end within 10 s of SIGTERM")
+			}
+		})
+	}
+}
+
+// hasAddress creates a Service, and waits until it has an address.
+func hasAddress(ctx context.Context, t *testing.T, api *cluster.Cluster, name string) {
+	t.Helper()
+	s := cluster.NewService("log", name, []corev1.ServicePort{{Port: 80}})
+	s.Spec.Type, s.Spec.AllocateLoadBalancerNodePorts = corev1.ServiceTypeLoadBalancer, new(bool)
+	services := api.Client().CoreV1().Services(s.Namespace)
+	if _, err := services.Create(ctx, s, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := topo.Until(ctx, machine.Slower(30*time.Second), 20*time.Millisecond, func(ctx context.Context) error {
+		s, err := services.Get(ctx, name, metav1.GetOptions{})
+		if err == nil && len(s.Status.LoadBalancer.Ingress) == 0 {
+			err = errors.New("it has no address")
+		}
+		return err
+	}); err != nil {
+		t.Fatalf("Service %s: %v", name, err)
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/serve/status"
+	"sluice.dev/sluice/test/bed/machine"
 	"sluice.dev/sluice/test/bed/topo"
 )
 
@@ -460,14 +461,8 @@ func openFIFO(t *testing.T, file string) *os.File {
 func fullFIFO(t *testing.T, file string) *os.File {
 	t.Helper()
 	f := openFIFO(t, file)
-	if err := f.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+	if err := machine.FillPipe(f); err != nil {
 		t.Fatal(err)
 	}
-	for {
-		if _, err := f.Write(make([]byte, 4096)); errors.Is(err, os.ErrDeadlineExceeded) {
-			return f
-		} else if err != nil {
-			t.Fatal(err)
-		}
-	}
+	return f
 }
