@@ -60,6 +60,8 @@ var faults = []fault{
 	{what: "watch of counters", program: ofGateway, loop: "watch of counters"},
 	{what: "heartbeat for the kernel", program: ofGateway, loop: "heartbeat for the kernel program",
 		after: 40 * time.Second},
+	{what: "exchange of flows", program: ofGateway, loop: "exchange of flows with other gateways"},
+	{what: "members of the group", program: ofGateway, loop: "members of the group"},
 
 	// Its other goroutines.
 	at(ofGateway, "worker", "fastpath/runner.go", "pace := NewPace(&r.c.Waiting, now)\n\tfor {"),
@@ -68,6 +70,10 @@ var faults = []fault{
 	at(ofGateway, "watch for :10256", "serve/health/proxy.go", "case <-tick.C:"),
 	at(ofGateway, "Events", "control/k8s/events.go", "list, changed := problems()"),
 	at(ofGateway, "log", "internal/logs/writer.go", "w.began = time.Now()\n\tw.mu.Unlock()"),
+	reported(at(ofGateway, "write to the flow log", "gateway/flowlog/log.go",
+		"l.began = time.Now()\n\t}\n\tl.mu.Unlock()")),
+	reported(at(ofGateway, "write to the journal", "internal/journal/journal.go",
+		"j.began = time.Now()\n\tj.mu.Unlock()")),
 
 	// The announcer.
 	{what: "announcement loop", program: ofAnnouncer, loop: "announcement loop", listen: reportWithin},
@@ -96,6 +102,9 @@ func at(program, what, file, after string) fault {
 
 // with returns a fault with a trigger.
 func with(trigger func(*campaign) error, f fault) fault { f.trigger = trigger; return f }
+
+// reported returns a fault that must be reported even if everything works.
+func reported(f fault) fault { f.report = true; return f }
 
 // pid returns the process of a program.
 func (c *campaign) pid(program string) int {

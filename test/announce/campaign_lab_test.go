@@ -21,6 +21,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sluice.dev/sluice/announce/view"
+	"sluice.dev/sluice/test/bed/certs"
+	"sluice.dev/sluice/test/bed/cluster"
 	"sluice.dev/sluice/test/bed/launch"
 	"sluice.dev/sluice/test/bed/machine"
 	"sluice.dev/sluice/test/bed/reach"
@@ -35,7 +37,8 @@ const (
 	ofAPIServer  = "API server"
 )
 
-// campaign is an API server, a controller, a gateway, its announcer and BIRD.
+// campaign is an API server, a controller, a gateway, its announcer and BIRD. Another gateway is in
+// the group of the first one. It is not announced, so all packets are the first one's.
 type campaign struct {
 	*reach.Lab
 	ctx   context.Context
@@ -44,6 +47,8 @@ type campaign struct {
 	gate      *launch.Gateway
 	host      *topo.Host // of gate
 	announcer *launch.Announcer
+	member    *launch.Gateway
+	dir       string   // of files that gateways have on a disk
 	mounted   []string // file systems of limited size
 
 	well         bool            // no fault was reported before the last fault
@@ -57,7 +62,7 @@ func newCampaign(t *testing.T) *campaign {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), machine.Slower(time.Hour))
 	t.Cleanup(cancel)
-	c := &campaign{ctx: ctx, stops: map[string]*launch.Stops{}}
+	c := &campaign{ctx: ctx, stops: map[string]*launch.Stops{}, dir: t.TempDir()}
 	for program, command := range map[string]string{ofGateway: "sluice", ofAnnouncer: "sluice-announcer",
 		ofController: "sluice-controller"} {
 		var places []launch.Stop
@@ -79,6 +84,7 @@ func newCampaign(t *testing.T) *campaign {
 		c.base = at
 		return err
 	}))
+	must(t, topo.Until(ctx, machine.Slower(time.Minute), 100*time.Millisecond, c.inStep))
 	v, err := c.gate.Client.Status(ctx, false)
 	must(t, err)
 	c.usual = map[string]bool{}
@@ -102,11 +108,17 @@ func (c *campaign) start(t *testing.T) {
 	must(t, err)
 	c.controllerAt = free.Addr().String()
 	must(t, free.Close())
+	authority, err := certs.New()
+	must(t, err)
 	ctx, cancel := context.WithTimeout(c.ctx, machine.Slower(2*time.Minute))
 	defer cancel()
 	c.Lab, err = reach.Start(ctx, reach.Config{Sluice: c.stops[ofGateway].Program(),
 		Controller: c.stops[ofController].Program(), Announcer: c.stops[ofAnnouncer].Program(), Progress: os.Stderr,
-		ControllerListen: c.controllerAt, Prepare: func(g *reach.Gateway) error {
+		ControllerListen: c.controllerAt, Gateways: 2, Prepare: func(l *reach.Lab, g *reach.Gateway) error {
+			if err := c.join(l, g, authority); err != nil || len(l.Gateways) > 1 {
+				g.Use(gateway)
+				return err
+			}
 			g.Announcer.Args = append(g.Announcer.Args, "--listen", announcerAt, "--layer2-key", keys,
 				"--layer2-join", "300ms")
 			return errors.Join(c.mount(g.StateDir()), c.mount(g.Announcer.StateDir()))
@@ -124,12 +136,44 @@ func (c *campaign) start(t *testing.T) {
 	})
 	must(t, err)
 	g := c.Gateways[0]
-	c.gate, c.host, c.announcer = g.Gateway, g.Host, g.Announcer
+	c.gate, c.host, c.announcer, c.member = g.Gateway, g.Host, g.Announcer, c.Gateways[1].Gateway
+	must(t, c.Gateways[1].Announcer.Stop())
 	// BFD is slow: on a busy machine a fast session would fail without a fault.
 	must(t, c.Cluster.Apply(ctx, fmt.Appendf(nil, "apiVersion: sluice.dev/v1alpha1\nkind: L2Advertisement\n"+
 		"metadata: {name: all}\nspec: {interfaces: [%s]}\n---\napiVersion: sluice.dev/v1alpha1\nkind: BFDProfile\n"+
 		"metadata: {name: fast}\nspec: {receiveInterval: 1000, transmitInterval: 1000, detectMultiplier: 3}\n",
 		c.host.Interfaces[0].Name)))
+}
+
+// join makes a gateway a member of the group, and gives it a flow log. The first of two source
+// addresses is for the flows of a gateway whose memory was not lost.
+func (c *campaign) join(l *reach.Lab, g *reach.Gateway, authority *certs.Authority) error {
+	const label = "sluice.dev/gateway"
+	name, n := g.Host.Name, len(l.Gateways)
+	node := cluster.NewNode(name, "", g.Host.Addr4(), g.Host.Addr6())
+	node.Labels[label] = "true"
+	node.Annotations = map[string]string{"sluice.dev/group-sources": fmt.Sprintf("198.51.100.%d,198.51.100.%d",
+		2*n, 2*n+1)}
+	dir := filepath.Join(c.dir, name)
+	return errors.Join(l.Cluster.Put(c.ctx, node), os.Mkdir(dir, 0o700), authority.Write(dir, name),
+		g.WriteConfiguration(g.Configuration()+fmt.Sprintf("flowLog: {directory: %[1]s/flows}\ngroup:\n"+
+			"  nodes: %[2]s=true\n  tls: {certFile: %[1]s/%[3]s, keyFile: %[1]s/%[4]s, caFile: %[1]s/%[5]s}\n"+
+			"  stateDir: %[1]s/group\n", dir, label, certs.CertFile, certs.KeyFile, certs.CAFile)))
+}
+
+// inStep fails until both gateways of the group have each other's flows.
+func (c *campaign) inStep(ctx context.Context) error {
+	for _, g := range []*launch.Gateway{c.gate, c.member} {
+		v, err := g.Client.Status(ctx, false)
+		if err != nil {
+			return err
+		}
+		if v.Group == nil || len(v.Group.Members) != 1 || !v.Group.Members[0].HasOurFlows ||
+			!v.Group.Members[0].WeHaveItsFlows {
+			return fmt.Errorf("the group is not in step: %+v", v.Group)
+		}
+	}
+	return nil
 }
 
 // change edits the Services and endpoints that serve requested.

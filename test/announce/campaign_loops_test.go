@@ -17,8 +17,6 @@ import (
 // notStopped are loops with a heartbeat that do not run in the campaign, and why. docs/faults.md
 // lists them.
 var notStopped = map[string]string{
-	"exchange of flows with other gateways": "the gateway of the campaign is in no group",
-	"members of the group":                  "the same",
 	"reader of ?": "a kind of objects, which the campaign itself finds by name, or the announcer's file, which it " +
 		"does not read beside an API server",
 }

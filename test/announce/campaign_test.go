@@ -35,6 +35,7 @@ type fault struct {
 	after  time.Duration // from the fault to the proof
 	listen time.Duration // how long to wait for reports at least; 0: 20 s
 	within time.Duration // bound of the time to the first report; 0: reportWithin
+	report bool          // it must be reported even if everything works
 	silent string        // why nothing reports the fault
 }
 
@@ -174,8 +175,10 @@ func (c *campaign) listen(r *row, began time.Time) {
 }
 
 // mustBeReported reports whether a fault may not be silent: a change or new connections fail, or a
-// loop with a heartbeat has stopped, even if everything works without it.
-func (r *row) mustBeReported() bool { return r.goesOn == 0 || r.serves != nil || r.fault.loop != "" }
+// loop with a heartbeat has stopped, or another part that everything works without for now.
+func (r *row) mustBeReported() bool {
+	return r.goesOn == 0 || r.serves != nil || r.fault.loop != "" || r.fault.report
+}
 
 // reported reports whether there is a report of the fault.
 func (r *row) reported() bool {

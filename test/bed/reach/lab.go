@@ -25,7 +25,7 @@ type Config struct {
 	Named                         bool   // namespaces have names for ip-netns(8)
 	ControllerListen              string // address of the controller's metrics and health; "": none
 	// Prepare, unless nil, is called before a gateway and its announcer are started.
-	Prepare func(*Gateway) error
+	Prepare func(*Lab, *Gateway) error
 	// Progress gets a line for each file that is built or downloaded once; nil for none.
 	Progress io.Writer
 }
@@ -221,7 +221,7 @@ func (l *Lab) startGateway(ctx context.Context, h *topo.Host) error {
 			namespace}}}
 	l.Gateways = append(l.Gateways, g)
 	if l.config.Prepare != nil {
-		if err := l.config.Prepare(g); err != nil {
+		if err := l.config.Prepare(l, g); err != nil {
 			return err
 		}
 	}
