@@ -41,11 +41,11 @@ import (
 // is before raw). kube-proxy's rules have the same effect, but may be missing.
 //
 // The node would forward a packet that kube-proxy has not translated to the VIP: back to the
-// gateways, until its TTL ends. kube-proxy may have no rule for it (yet, or any more), or conntrack
-// finds it invalid, such as an ICMP error about a connection that the node does not know, which
-// anyone can forge, or does not track it: such packets have no ct status. A connection whose packets were dropped is not in
-// conntrack's table, so kube-proxy translates the next one as soon as it has a rule. In mode ipvs
-// it translates on the way to the node itself, so its packets are not forwarded.
+// gateways, until its TTL ends. kube-proxy may have no rule for it (yet, or any more). Or conntrack
+// does not track it, or finds it invalid, such as an ICMP error about a connection that the node
+// does not know, which anyone can forge: then it has no ct status. A connection whose packets were
+// dropped is not in conntrack's table, so kube-proxy translates the next one as soon as it has a
+// rule. In mode ipvs it translates on the way to the node itself, so its packets are not forwarded.
 const tableName = "sluice_node"
 
 // outer is a family of outer headers, as rules read its source.
