@@ -73,9 +73,9 @@ type lab struct {
 
 type gate struct {
 	*fastpath.Worker
-	nic, host *memlink.Link
-	stats     *stats.Block
-	config    fastpath.Config // of the worker
+	nic, host, other *memlink.Link
+	stats            *stats.Block
+	config           fastpath.Config // of the worker
 }
 
 type labConfig struct {
@@ -107,6 +107,8 @@ type labConfig struct {
 	// reversePath, if not nil, makes the reverse path strict, and is the interface of the NIC's
 	// link. Hops are on interface 0.
 	reversePath *int
+	// other adds a link of interface 1 to gate.other.
+	other bool
 	// sources: routes to backends have source addresses.
 	sources bool
 	// tap wraps the worker's links, if not nil.
@@ -188,11 +190,16 @@ func (l *lab) addWorker(id int, c *labConfig, frags *fragment.Table) {
 	if c.reversePath != nil {
 		interfaces[0] = *c.reversePath
 	}
+	egress := []int{0}
+	if c.other {
+		g.other = memlink.New(mem, frameSize, ring)
+		links, interfaces, egress = append(links, g.other), append(interfaces, 1), append(egress, len(links))
+	}
 	var err error
 	g.config = fastpath.Config{
 		Interfaces: interfaces, StrictReversePath: c.reversePath != nil,
 		ID: id, Memory: mem, Pool: fastpath.NewPool(frames, frameSize), Chains: chains,
-		Links: links, Egress: []int{0}, Host: 1,
+		Links: links, Egress: egress, Host: 1,
 		HostMAC: fastpath.HostMAC{Kernel: macKernel, User: macUser}, HostSource4: addr(hostSource),
 		Flows: l.table, Copies: c.board, Affinity: l.pins, Workers: c.workers,
 		Services: &l.handle, Hops: l.hops, Fragments: frags,

@@ -12,8 +12,8 @@ const maxParked = 4096
 //	head ─► oldest ... youngest ◄─ tail
 //	          └─ next ─► of the same bucket
 //
-// All packets of one flow leave the queue together, or packets that arrive after the flow was
-// opened would overtake them. The chain of a bucket links packets with equal hash bits, so the
+// All packets of one flow and link leave the queue together, or packets that arrive after the flow
+// was opened would overtake them. The chain of a bucket links packets with equal hash bits, so the
 // packets of one flow are found without a search of the queue.
 type parkedQueue struct {
 	slots      []parkedPacket // a power of two
@@ -68,8 +68,7 @@ func (q *parkedQueue) shift() *parkedPacket {
 }
 
 // take moves the oldest packets of up to flows flows to a batch, each followed by the other packets
-// of its flow. The first packets of the flows came from one link. It returns that and the number of
-// packets.
+// of its flow. All came from one link. It returns that and the number of packets.
 func (q *parkedQueue) take(batch []Desc, flows int) (n, link int) {
 	for ; flows > 0 && q.count > 0 && n < len(batch); flows-- {
 		for !q.slot(q.head).here {
@@ -84,7 +83,7 @@ func (q *parkedQueue) take(batch []Desc, flows int) (n, link int) {
 		n++
 		for at := first.next; at != 0 && n < len(batch); {
 			p := q.slot(at)
-			if at = p.next; !p.here || p.hash != first.hash {
+			if at = p.next; !p.here || p.hash != first.hash || p.link != first.link {
 				continue
 			}
 			batch[n], p.here = p.desc, false

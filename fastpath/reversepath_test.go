@@ -135,6 +135,52 @@ func TestWaitingAnswerIsHandedOver(t *testing.T) {
 	l.wantTuple(&p, join(vip4, 80), join(client4, 1000))
 }
 
+// TestWaitingAnswersOfTwoLinks: SYN-ACKs that are handed over keep the links that they came from,
+// also if they came from several.
+func TestWaitingAnswersOfTwoLinks(t *testing.T) {
+	const otherVIP, otherBackend, otherHop, each = "203.0.113.98", "10.0.7.1", nexthop.ID(3), 2
+	here := 0
+	l, _ := groupLab(t, labConfig{reversePath: &here, other: true, edit: func(b *services.Builder) {
+		serve(b, 20, otherVIP, 80, header.ProtoTCP, otherBackend, 8080, false)
+	}})
+	l.hops.SetHop(otherHop, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 1500, Link: 1, DstMAC: macBackend,
+		SrcMAC: macOurs})
+	view := *l.hops.View()
+	view.Routes = view.Routes.InsertPersist(prefix(otherBackend+"/32"), nexthop.Route{Hop: otherHop,
+		Kind: nexthop.OnLink})
+	l.hops.Publish(&view)
+	g := l.workers[0]
+	for n := range uint16(each) { // they alternate
+		l.openBy(1000 + n)
+		l.send(0, headertest.TCP(join(client4, 2000+n), join(otherVIP, 80), headertest.SYN))
+		_, p := l.out(g.other)
+		from, to := ends(&p.Tuple)
+		g.other.Inject(headertest.TCP(to.String(), from.String(), headertest.SYN|headertest.ACK).Bytes())
+		l.step(time.Microsecond)
+	}
+	r := g.Pause()
+	if len(r.Parked) != 2*each {
+		t.Fatalf("%d SYN-ACKs are handed over, want %d", len(r.Parked), 2*each)
+	}
+	next := l.successor(g)
+	if err := next.Assume(r, ownFrames(g, &r)); err != nil {
+		t.Fatal(err)
+	}
+	l.workers[0] = next
+	for range 3 {
+		l.step(2 * time.Millisecond)
+	}
+	sent := map[string]int{}
+	for range 2 * each {
+		_, p := l.out(next.nic)
+		src, _ := ends(&p.Tuple)
+		sent[src.String()]++
+	}
+	if sent[join(vip4, 80)] != each || sent[join(otherVIP, 80)] != each {
+		t.Errorf("sent from %v, want %d of each", sent, each)
+	}
+}
+
 // TestForgedRepliesOnStandingFlows: with a strict reverse path, packets from another interface with
 // a backend's source address do not reach the client of an established connection either.
 func TestForgedRepliesOnStandingFlows(t *testing.T) {

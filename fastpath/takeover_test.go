@@ -43,7 +43,7 @@ func ownFrames(g *gate, r *fastpath.Remains) (frames []uint64) {
 
 // successor returns a worker with the same links, before Assume.
 func (l *lab) successor(g *gate) *gate {
-	next := &gate{nic: g.nic, host: g.host, stats: new(stats.Block), config: g.config}
+	next := &gate{nic: g.nic, host: g.host, other: g.other, stats: new(stats.Block), config: g.config}
 	next.stats.Backends.Ensure(128)
 	next.config.Stats, next.config.Pool = next.stats, fastpath.NewPoolOf(frames, frameSize, nil)
 	next.config.Chains = fastpath.NewChains(frames, frameSize)
