@@ -45,7 +45,7 @@ type HeldPacket struct {
 // ParkedPacket is a packet that would open a flow, as it was received.
 type ParkedPacket struct {
 	Buffers Buffers
-	Hash    uint64 // of its tuple, with the flow table's secret
+	Hash    uint64 // of its tuple, with the flow table's secret; 0 of a SYN-ACK that waited for copies
 	Link    int    // its position in Links
 }
 
@@ -166,13 +166,15 @@ func (w *Worker) Assume(r Remains, ownFrames []uint64) error {
 		w.request(&o)
 		w.countHeld(d, 1)
 	}
+	displaced := w.displaceParked(&r)
 	for _, p := range r.Parked {
 		d, err := frames.take(p.Buffers)
 		if err != nil {
 			return err
 		}
-		if q := &w.parked; q.tail-q.head == uint64(len(q.slots)) || p.Link < 0 || p.Link >= len(w.c.Links) {
-			return fmt.Errorf("worker %d: no room for %d parked packets", w.c.ID, len(r.Parked))
+		if p.Link < 0 || p.Link >= len(w.c.Links) {
+			return fmt.Errorf("worker %d: a parked packet is from link %d, and there are %d", w.c.ID, p.Link,
+				len(w.c.Links))
 		}
 		w.parked.add(d, p.Hash, p.Link)
 		w.countHeld(d, 1)
@@ -190,11 +192,24 @@ func (w *Worker) Assume(r Remains, ownFrames []uint64) error {
 		w.countHeld(d, 1)
 	}
 	*w.pool = *NewPoolOf(w.pool.total, int(w.pool.frameSize), frames.rest())
-	if w.pool.Free() != r.Free {
-		return fmt.Errorf("worker %d: %d frames are free, the former process had %d", w.c.ID, w.pool.Free(), r.Free)
+	if free := w.pool.Free() - displaced; free != r.Free {
+		return fmt.Errorf("worker %d: %d frames are free, the former process had %d", w.c.ID, free, r.Free)
 	}
 	w.n.moved = true
 	return nil
+}
+
+// displaceParked drops the oldest parked packets for which the queue has no room, as park does, and
+// returns how many frames they leave in the stock. The former process had SYN-ACKs in a queue of
+// their own. The drops have no samples, because the flow table is not this process's yet.
+func (w *Worker) displaceParked(r *Remains) (frames int) {
+	n := max(0, len(r.Parked)-len(w.parked.slots))
+	for _, p := range r.Parked[:n] {
+		frames += len(p.Buffers)
+	}
+	r.Parked = r.Parked[n:]
+	w.assumeDrops(reason.NewFlowDisplaced, w.n.drops[reason.NewFlowDisplaced]+uint64(n))
+	return frames
 }
 
 // stock is the set of frames that no link has.
@@ -261,10 +276,7 @@ func (w *Worker) assumeCounts(counts map[string]uint64) error {
 	for drop := range w.n.drops {
 		if n, ok := counts[dropName(reason.Drop(drop))]; ok {
 			known++
-			w.samples.before[drop], w.samples.next[drop] = n, n+1
-			if w.n.drops[drop] = n; n != 0 {
-				w.n.dirty |= 1 << drop
-			}
+			w.assumeDrops(reason.Drop(drop), n)
 		}
 	}
 	if known != len(counts) {
@@ -272,4 +284,12 @@ func (w *Worker) assumeCounts(counts map[string]uint64) error {
 			len(counts)-known)
 	}
 	return nil
+}
+
+// assumeDrops sets the count of a reason. Samples begin with the next drop.
+func (w *Worker) assumeDrops(drop reason.Drop, n uint64) {
+	w.samples.before[drop], w.samples.next[drop] = n, n+1
+	if w.n.drops[drop] = n; n != 0 {
+		w.n.dirty |= 1 << drop
+	}
 }

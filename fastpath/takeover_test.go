@@ -10,6 +10,7 @@ import (
 
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/reason"
 )
@@ -106,6 +107,56 @@ func TestWorkerTakesOver(t *testing.T) {
 	}
 	if rx := next.stats.Rx.Load(); rx != before+2 || next.stats.Dropped() != dropped {
 		t.Errorf("%d received, %d dropped, before %d and %d", rx, next.stats.Dropped(), before, dropped)
+	}
+	if total, accounted := next.stats.FrameLaw(); total != accounted {
+		t.Errorf("%d frames of %d", accounted, total)
+	}
+}
+
+// TestMoreParkedThanFits: a worker takes over packets that wait to open a flow and SYN-ACKs that
+// wait for copies, which are more than it parks. It drops the oldest, as it does in a flood.
+func TestMoreParkedThanFits(t *testing.T) {
+	const answers, fit = 40, frames / 4
+	l, _ := groupLab(t, labConfig{})
+	g := l.workers[0]
+	for port := range uint16(answers) {
+		l.openBy(1000 + port)
+	}
+	for n := range 2 * fastpath.BatchSize {
+		l.inject(opener(n))
+		if n%fastpath.BatchSize == fastpath.BatchSize-1 {
+			l.step(0)
+			g.nic.Loop()
+		}
+	}
+	r := g.Pause()
+	before := r.Counts["drop "+reason.NewFlowDisplaced.String()]
+	more := len(r.Parked) - fit
+	if more <= 0 || more > answers {
+		t.Fatalf("%d packets are handed over, want more than %d", len(r.Parked), fit)
+	}
+	next := l.successor(g)
+	if err := next.Assume(r, ownFrames(g, &r)); err != nil {
+		t.Fatal(err)
+	}
+	l.workers[0] = next
+	l.step(0) // Validate checks both laws
+	l.wantDrop(reason.NewFlowDisplaced, before+uint64(more))
+	sent := 0
+	for range 20 { // the SYN-ACKs are the youngest
+		l.step(2 * time.Millisecond)
+		for frame, ok := next.nic.Take(nil); ok; frame, ok = next.nic.Take(nil) {
+			var p header.Packet
+			if r := header.Parse(frame, &p); r != reason.None {
+				t.Fatal(r)
+			}
+			if src, _ := ends(&p.Tuple); src.String() == join(vip4, 80) {
+				sent++
+			}
+		}
+	}
+	if sent != answers || next.stats.Held.Load() != 0 {
+		t.Errorf("%d SYN-ACKs were sent, want %d; %d packets are held", sent, answers, next.stats.Held.Load())
 	}
 	if total, accounted := next.stats.FrameLaw(); total != accounted {
 		t.Errorf("%d frames of %d", accounted, total)
