@@ -138,7 +138,7 @@ func (h *handOver) offer(ctx context.Context) error {
 	case h.saving <- struct{}{}:
 		defer func() { <-h.saving }()
 	case <-ctx.Done():
-		return errors.New("a file of stateDir is still being written: the disk is slow")
+		return errSlowDisk
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -192,16 +192,38 @@ func (h *handOver) end() (accepted bool) {
 // errOffering is returned for changes that a successor would not see.
 var errOffering = errors.New("the next process is taking over: ask that one")
 
+// saveTime bounds the wait for a file that a successor reads: the control loop waits for it, and so
+// does the end of the process.
+const saveTime = 5 * time.Second
+
+// errSlowDisk is returned when a file is not written in time. It may be written later.
+var errSlowDisk = errors.New("a file of stateDir is still being written: the disk is slow")
+
 // unlessOffering runs save, which writes a file that a successor reads, unless a successor may have
-// read the file already. A slow disk delays other saves and an offer, and nothing else: h.mu is not
-// held.
+// read the file already. If the disk hangs, it returns errSlowDisk after saveTime; until save has
+// ended, other saves and offers fail with the same error.
 func (h *handOver) unlessOffering(save func() error) error {
-	h.saving <- struct{}{}
-	defer func() { <-h.saving }()
-	if h.offers() {
-		return errOffering
+	late := time.After(saveTime)
+	select {
+	case h.saving <- struct{}{}:
+	case <-late:
+		return errSlowDisk
 	}
-	return save()
+	saved := make(chan error, 1)
+	go func() {
+		defer func() { <-h.saving }()
+		if h.offers() {
+			saved <- errOffering
+			return
+		}
+		saved <- save()
+	}()
+	select {
+	case err := <-saved:
+		return err
+	case <-late:
+		return errSlowDisk
+	}
 }
 
 // offers reports whether a successor has the offer, or everything.

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -137,38 +138,56 @@ func TestEndWithOffer(t *testing.T) {
 	}
 }
 
-// TestSaveThatHangs: a write of a file that does not end delays no request about the hand-over, nor
-// the end of the process, and an offer no longer than its time.
+// TestSaveThatHangs: a write of a file that does not end delays no request about the hand-over, and
+// its caller, other writes (of the control loop) and an offer no longer than their time.
 func TestSaveThatHangs(t *testing.T) {
-	h := newHandOver(false, slog.New(slog.DiscardHandler))
-	h.enter(owning)
-	began, release, saved := make(chan struct{}), make(chan struct{}), make(chan error)
-	go func() {
-		saved <- h.unlessOffering(func() error { close(began); <-release; return nil })
-	}()
-	<-began
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	synctest.Test(t, func(t *testing.T) {
+		h := newHandOver(false, slog.New(slog.DiscardHandler))
+		h.enter(owning)
+		began, release := make(chan struct{}), make(chan struct{})
+		first := make(chan error, 1)
+		go func() { first <- h.unlessOffering(func() error { close(began); <-release; return nil }) }()
+		<-began
+		start := time.Now()
+		if err := h.unlessOffering(func() error { t.Error("two writes at once"); return nil }); err != errSlowDisk {
+			t.Errorf("the second write: %v", err)
+		}
+		if err := <-first; err != errSlowDisk {
+			t.Errorf("the write that hangs: %v", err)
+		}
+		if took := time.Since(start); took > saveTime {
+			t.Errorf("they have returned after %v", took)
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if err := h.offer(ctx); err == nil || !strings.Contains(err.Error(), "disk") {
+		if err := h.offer(ctx); err != errSlowDisk {
 			t.Errorf("offered while a file is written, which the successor would not see: %v", err)
 		}
-		if h.succeeded() || !h.in(owning) || h.end() {
+		if h.succeeded() || !h.in(owning) {
 			t.Error("the phase is wrong")
 		}
-	}()
-	select {
-	case <-done:
-	case <-time.After(10 * time.Second):
-		t.Error("the hand-over waits for the disk")
+		close(release)
+		synctest.Wait()
+		if err := h.unlessOffering(func() error { return nil }); err != nil {
+			t.Errorf("after the end of the write: %v", err)
+		}
+		if err := h.offer(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestEndWhileASaveHangs: the end of the process does not wait for the write of a file.
+func TestEndWhileASaveHangs(t *testing.T) {
+	h := newHandOver(false, slog.New(slog.DiscardHandler))
+	h.enter(owning)
+	began, release := make(chan struct{}), make(chan struct{})
+	defer close(release)
+	go func() { _ = h.unlessOffering(func() error { close(began); <-release; return nil }) }()
+	<-began
+	if h.end() {
+		t.Error("it has handed over")
 	}
-	close(release)
-	if err := <-saved; err != nil {
-		t.Error(err)
-	}
-	<-done
 }
 
 // TestStalledWorkerRefuses: while a worker is stalled, a successor is refused with that reason, and
