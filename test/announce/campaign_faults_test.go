@@ -202,17 +202,26 @@ func manyEndpoints(c *campaign) error {
 	return err
 }
 
-// manyProblems orders Services with more problems than the control loop itself lists.
+// manyProblems orders Services with more problems than the control loop itself lists. It lists all by
+// itself before it answers a status that waits, so more are ordered until another goroutine has to.
 func manyProblems(c *campaign) error {
-	for range 60 {
-		_, _, err := c.order(func(s *corev1.Service, _ *discoveryv1.EndpointSlice) {
-			s.Annotations = map[string]string{}
-			for n := range 8 {
-				s.Annotations[fmt.Sprintf("sluice.dev/unknown-%d", n)] = "true"
+	for range 5 {
+		for range 60 {
+			_, _, err := c.order(func(s *corev1.Service, _ *discoveryv1.EndpointSlice) {
+				s.Annotations = map[string]string{}
+				for n := range 8 {
+					s.Annotations[fmt.Sprintf("sluice.dev/unknown-%d", n)] = "true"
+				}
+			})
+			if err != nil {
+				return err
 			}
-		})
-		if err != nil {
-			return err
+		}
+		for range 100 {
+			if c.stops[ofGateway].Stands() {
+				return nil
+			}
+			time.Sleep(20 * time.Millisecond)
 		}
 	}
 	return nil
