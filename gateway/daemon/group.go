@@ -32,9 +32,10 @@ func (d *Daemon) joinGroup(workers int) (err error) {
 	taken := d.handOver.in(preparing)
 	recovery := &d.flows.file.Recovery
 	d.group, err = members.New(members.Config{
-		Log: d.log, Group: &c.Group, Self: node, StateDir: c.StateDir, Table: d.flows.file.Table, Workers: workers,
-		Kept: taken || keepsAll(recovery), Taken: taken, KeepAfter: c.Flows.Timeouts.Established.D(),
-		InUse: d.flows.ofSource, Opened: func() { d.configure(d.life.ctx) }, Beats: &d.beats,
+		Log: d.log, Group: &c.Group, Self: node, Removed: d.members.last.Removed, StateDir: c.StateDir,
+		Table: d.flows.file.Table, Workers: workers, Kept: taken || keepsAll(recovery), Taken: taken,
+		KeepAfter: c.Flows.Timeouts.Established.D(),
+		InUse:     d.flows.ofSource, Opened: func() { d.configure(d.life.ctx) }, Beats: &d.beats,
 		RealTime: func() error { return d.workers.RealTime() },
 	})
 	if err != nil {

@@ -23,7 +23,7 @@ const nodesWithin = 10 * time.Second
 // groupNodes makes the list of members from Nodes (package roster).
 type groupNodes struct {
 	file     roster.File
-	last     []config.GroupMember // in force
+	last     roster.Lists // in force
 	reported []objects.Problem
 }
 
@@ -38,6 +38,9 @@ func (d *Daemon) readMembers(ctx context.Context) (err error) {
 	m.file = roster.In(c.Group.StateDir)
 	if m.last, err = m.file.Load(); err != nil {
 		d.log.Warn("the members that the group had last are not known", "error", err)
+	}
+	if node, _ := c.Node(); !hasMember(m.last.Members, node) {
+		m.last = roster.Lists{} // of a gateway with another name
 	}
 	d.inputs.read(&d.life)
 	g, tooLong, before := d.inputs.kubernetes.Gateways(), time.After(nodesWithin), ""
@@ -70,7 +73,7 @@ func (d *Daemon) readMembers(ctx context.Context) (err error) {
 func (d *Daemon) readMembersOnce(patient bool) error {
 	c, m := d.settings.config(), &d.members
 	nodes, state := d.inputs.kubernetes.Gateways().Nodes()
-	list := m.last
+	list := m.last.Members
 	switch {
 	case state.Synced:
 		list = d.rosterOf(nodes)
@@ -104,10 +107,10 @@ func (m *groupNodes) why(node string) string {
 // rosterOf returns the list of members of Nodes, and reports the problems.
 func (d *Daemon) rosterOf(nodes []objects.GatewayNode) []config.GroupMember {
 	c, m := d.settings.config(), &d.members
-	in := roster.Input{Last: m.last, Nodes: nodes, Port: uint16(c.Group.Port), Check: c.CheckMember,
-		Ended: func(string) bool { return false }}
+	in := roster.Input{Last: m.last.Members, Removed: m.last.Removed, Nodes: nodes, Port: uint16(c.Group.Port),
+		Check: c.CheckMember, Ended: func(string) bool { return false }}
 	if d.group != nil {
-		in.Ended, in.Running, in.Removed = d.group.Ended, true, d.group.View().Removed
+		in.Ended, in.Running = d.group.Ended, true
 	}
 	list, problems := roster.New(in)
 	from := objects.Source{Kind: k8s.Kind, Path: "nodes of the group"}
@@ -126,15 +129,35 @@ func (d *Daemon) rosterOf(nodes []objects.GatewayNode) []config.GroupMember {
 // enforceMembers writes a list to the disk, and puts it in force.
 func (d *Daemon) enforceMembers(list []config.GroupMember) error {
 	m := &d.members
-	if !sameMembers(list, m.last) {
-		if err := m.file.Save(list); err != nil {
-			return fmt.Errorf("group.stateDir: %w", err)
-		}
-		d.log.Info("members of the group", "before", memberNames(m.last), "now", memberNames(list))
+	before := m.last.Members
+	if err := m.save(m.last.Next(list)); err != nil {
+		return err
 	}
-	m.last = list
+	if !sameMembers(list, before) {
+		d.log.Info("members of the group", "before", memberNames(before), "now", memberNames(list))
+	}
 	d.settings.setMembers(list)
 	return nil
+}
+
+// save notes the lists in force on the disk, if they have changed.
+func (m *groupNodes) save(next roster.Lists) error {
+	if !sameMembers(next.Members, m.last.Members) || !sameMembers(next.Removed, m.last.Removed) {
+		if err := m.file.Save(next); err != nil {
+			return fmt.Errorf("group.stateDir: %w", err)
+		}
+	}
+	m.last = next
+	return nil
+}
+
+// forget forgets the removed gateways of which this one has no flow any more.
+func (m *groupNodes) forget(removed []config.GroupMember) error {
+	next := m.last
+	next.Removed = slices.DeleteFunc(slices.Clone(next.Removed), func(o config.GroupMember) bool {
+		return !hasMember(removed, o.Name)
+	})
+	return m.save(next)
 }
 
 func memberNames(list []config.GroupMember) (names []string) {
@@ -209,14 +232,20 @@ func (d *Daemon) changeMembers(ctx context.Context) error {
 	if !state.Synced {
 		return nil // the list of the file stays
 	}
-	list, m := d.rosterOf(nodes), &d.members
+	m := &d.members
+	if err := d.handOver.unlessOffering(func() error {
+		return m.forget(d.group.View().Removed)
+	}); err != nil && !errors.Is(err, errOffering) {
+		return err
+	}
+	list := d.rosterOf(nodes)
 	node, _ := d.settings.config().Node() // checked at start
 	switch {
 	case len(list) == 0:
 		return errors.New("no Node is a member any more, so the API server may have lost its objects")
 	case !hasMember(list, node):
 		return errRemoved
-	case !sameMembers(list, m.last):
+	case !sameMembers(list, m.last.Members):
 		if err := d.enforceMembers(list); err != nil {
 			return err
 		}

@@ -77,8 +77,8 @@ func TestReadMembers(t *testing.T) {
 	if err := <-done; err != nil || inForce(d) != "gw-a gw-b" {
 		t.Fatalf("%v, members %s", err, inForce(d))
 	}
-	if list, err := roster.In(dir).Load(); err != nil || strings.Join(memberNames(list), " ") != "gw-a gw-b" {
-		t.Errorf("the file has %v, %v", memberNames(list), err)
+	if l, err := roster.In(dir).Load(); err != nil || strings.Join(memberNames(l.Members), " ") != "gw-a gw-b" {
+		t.Errorf("the file has %v, %v", l, err)
 	}
 
 	s.Stop()
@@ -95,6 +95,51 @@ func TestReadMembers(t *testing.T) {
 	d.handOver.enter(preparing)
 	if err := d.readMembers(t.Context()); err == nil || inForce(d) != "" {
 		t.Errorf("a process that takes over waits, or has members %s", inForce(d))
+	}
+}
+
+// TestRemovedMembers: a process knows the gateways that an earlier one removed, until it has no
+// flow of theirs: no other gateway gets their addresses. The lists of a gateway with another name
+// do not count.
+func TestRemovedMembers(t *testing.T) {
+	s, dir := k8stest.Start(t), t.TempDir()
+	for i, name := range []string{"gw-a", "gw-b", "gw-c"} {
+		s.Set(gatewayNode(name, i+1))
+	}
+	read := func(removed, members string) *Daemon {
+		t.Helper()
+		d := groupDaemon(t, s, dir)
+		if err := d.readMembers(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		l, err := d.members.file.Load()
+		if got := strings.Join(memberNames(l.Removed), " "); err != nil || got != removed || inForce(d) != members {
+			t.Errorf("%v, removed %q, members %s, want %q and %s", err, got, inForce(d), removed, members)
+		}
+		return d
+	}
+	read("", "gw-a gw-b gw-c")
+	s.Delete(gatewayNode("gw-b", 2))
+	s.Set(gatewayNode("gw-d", 2))
+	for range 2 {
+		read("gw-b", "gw-a gw-c")
+	}
+	d := read("gw-b", "gw-a gw-c")
+	if err := d.members.forget(d.members.last.Removed); err != nil {
+		t.Fatal(err)
+	}
+	d = read("gw-b", "gw-a gw-c")
+	if err := d.members.forget(nil); err != nil {
+		t.Fatal(err)
+	}
+	read("", "gw-a gw-c gw-d")
+
+	for _, l := range []roster.Lists{{}, {Removed: d.members.last.Members}} {
+		l.Members = []config.GroupMember{{Name: "gw-z", Sources: d.settings.config().Group.Members[0].Sources}}
+		if err := roster.In(dir).Save(l); err != nil {
+			t.Fatal(err)
+		}
+		read("", "gw-a gw-c gw-d")
 	}
 }
 

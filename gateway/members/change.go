@@ -77,6 +77,9 @@ func (m *Members) join(g *config.GroupMember) bool {
 
 // free frees the numbers of removed gateways whose last copy has ended.
 func (m *Members) free() {
+	if m.unread {
+		return
+	}
 	for i, o := range m.others {
 		if o != nil && o.removed && m.flows.Free(i) {
 			m.mu.Lock()

@@ -8,7 +8,8 @@
 //	                    └──────► View, 50 times a second: status, metrics, pulse
 //
 // Gateways join and are removed while it runs (Set). Each has a number, a group.Member, which it
-// keeps until it is removed and its last copy has ended.
+// keeps until it is removed and its last copy has ended. A later process is told of the removed
+// ones (Config.Removed), because the flow table may have their copies.
 //
 // A gateway in a group also announces the source addresses of the others (View.Announced), each
 // with a longer AS path the later it comes in the order of that owner (sources.Order). It does so

@@ -35,6 +35,8 @@ type Config struct {
 	Log   *slog.Logger
 	Group *config.Group
 	Self  string // this node's name, which the group has
+	// Removed are gateways that an earlier process removed: the flow table may have their copies.
+	Removed []config.GroupMember
 	// StateDir is the directory of the flow table, and Kept says that the table has the flows of
 	// the previous process.
 	StateDir string
@@ -69,6 +71,7 @@ type Members struct {
 	watch     watch
 	running   atomic.Bool // Run has begun
 	refused   logs.Limit  // of lines about connections, which any host can open
+	unread    bool        // the flow table is the previous process's: its copies are not counted yet
 
 	mu     sync.Mutex // guards the fields below; the exchange's goroutine reads others without it
 	others others     // the exchange's goroutine writes it, after New
@@ -116,11 +119,18 @@ func New(c Config) (*Members, error) {
 		return nil, fmt.Errorf("group.members has no entry for %s, the name of this node", c.Self)
 	}
 	m := &Members{c: c, self: c.Group.Members[at], listen: "it is not open yet",
-		refused: logs.Limit{PerSecond: refusedPerSecond}}
+		refused: logs.Limit{PerSecond: refusedPerSecond}, unread: c.Taken}
 	list := slices.Delete(slices.Clone(c.Group.Members), at, at+1)
+	if n := len(list) + len(c.Removed); n > len(m.others) {
+		return nil, fmt.Errorf("the group has %d other gateways, with removed ones that may have flows here, and room "+
+			"for %d", n, len(m.others))
+	}
 	slices.SortFunc(list, func(a, b config.GroupMember) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range list {
 		m.others[i] = &other{GroupMember: list[i]}
+	}
+	for i := range c.Removed {
+		m.others[len(list)+i] = &other{GroupMember: c.Removed[i], removed: true}
 	}
 	var err error
 	if m.transport, err = peers.New(m.peers()); err != nil {
@@ -132,8 +142,14 @@ func New(c Config) (*Members, error) {
 	}
 	rc := replication.Config{Table: c.Table, Workers: c.Workers, Sources: addresses(m.self.Sources),
 		Unowned: c.Taken, Now: now}
-	for i := range list {
-		rc.Others = append(rc.Others, m.replicated(m.others[i]))
+	for _, o := range m.others {
+		switch {
+		case o == nil:
+		case o.removed:
+			rc.Removed = append(rc.Removed, m.replicated(o))
+		default:
+			rc.Others = append(rc.Others, m.replicated(o))
+		}
 	}
 	if m.flows, err = replication.New(rc); err != nil {
 		return nil, err
@@ -184,7 +200,7 @@ func owner(m *config.GroupMember) sources.Owner {
 func (m *Members) streams() exchange.Config {
 	c := exchange.Config{Ledger: m.flows.Ledger(), Waiter: m.transport, Now: now, Step: m.step, Failed: m.failed}
 	for i, o := range m.others {
-		if o != nil {
+		if o != nil && !o.removed {
 			c.Peers = append(c.Peers, m.peerOf(i, o))
 		}
 	}
@@ -224,6 +240,7 @@ func (m *Members) Former() []netip.Addr { return m.sources.Former() }
 // previous process attracted packets for the VIPs, and so does this one.
 func (m *Members) Recover() {
 	m.flows.Recover()
+	m.unread = false
 	m.exchange.Inherit()
 	m.watch.joined, m.watch.next = true, 0
 	m.noteKept()

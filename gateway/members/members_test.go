@@ -40,8 +40,9 @@ type gateway struct {
 	l      *lab
 	index  int
 	dir    string
-	taken  bool         // the next start is one by a hand-over
-	log    slog.Handler // nil: discards
+	taken  bool                 // the next start is one by a hand-over
+	gone   []config.GroupMember // that the processes before have removed
+	log    slog.Handler         // nil: discards
 	file   *flowtable.File
 	handle *flowtable.Handle
 	stop   func()
@@ -88,6 +89,7 @@ func (g *gateway) start(kept bool) {
 		g.log = slog.DiscardHandler
 	}
 	g.Members, err = New(Config{Log: slog.New(g.log), Group: &c, Self: fmt.Sprintf("gw-%c", 'a'+g.index),
+		Removed:  g.gone,
 		StateDir: state, Kept: kept, Taken: g.taken, Table: g.file.Table, Workers: 1, KeepAfter: time.Hour,
 		RealTime: func() error { return nil },
 		InUse:    func(netip.Addr) int { return 0 }, Opened: func() { g.opened <- struct{}{} }})
@@ -493,6 +495,89 @@ func TestJoinAndRemove(t *testing.T) {
 	d.until("open", open)
 	d.flow(3000)
 	c.until("a copy of gw-d's flow", func(v *View) bool { return v.Members[1].Copies == 1 })
+}
+
+// TestRemovedBefore: the next process of a gateway goes on with the flows of one that was removed,
+// and announces its source addresses, until the last of them has ended. The removed gateway may
+// return.
+func TestRemovedBefore(t *testing.T) {
+	l := newLab(t, 3)
+	a, b, c := l.gateways[0], l.gateways[1], l.gateways[2]
+	all := l.group.Members
+	for _, g := range l.gateways {
+		g.start(false)
+	}
+	for _, g := range l.gateways {
+		g.until("in step with all", inStep)
+	}
+	b.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+	for port := range uint16(2) {
+		b.flow(1000 + port)
+	}
+	a.until("copies", a.copies(2))
+	c.until("copies", c.copies(2))
+	b.stop()
+	l.group.Members = []config.GroupMember{all[0], all[2]}
+	for _, g := range []*gateway{a, c} {
+		g.Set(l.group.Members)
+		g.until("without gw-b", func(v *View) bool { return len(v.Members) == 1 && len(v.Removed) == 1 })
+	}
+	before := l.ranksOf(a.View(), all[1])
+	has := func(when string) {
+		t.Helper()
+		v := a.View()
+		if len(v.Removed) != 1 || v.Removed[0].Name != "gw-b" {
+			t.Fatalf("%s removed are %v", when, v.Removed)
+		}
+		if got := l.ranksOf(v, all[1]); !slices.Equal(got, before) || got[0] <= staleRank {
+			t.Errorf("%s gw-a announces the addresses of gw-b with ranks %v, the process before with %v", when, got,
+				before)
+		}
+	}
+	a.gone = a.View().Removed
+	for _, a.taken = range []bool{true, false} {
+		a.stop()
+		a.start(true)
+		has("at once")
+		a.until("in step with gw-c", func(v *View) bool { return len(v.Members) == 1 && inStep(v) })
+		a.until("with all flows of its group", func(*View) (all bool) {
+			a.exchange.Do(func() { all = a.exchange.ResetsUntil() > 0 })
+			return all
+		})
+		a.end(map[bool]uint16{true: 1000, false: 1001}[a.taken])
+		if a.taken {
+			has("with a flow of gw-b")
+		}
+	}
+	a.until("without gw-b's flows", func(v *View) bool { return len(v.Removed) == 0 })
+	if got := l.ranksOf(a.View(), all[1]); got[0] != -1 {
+		t.Errorf("gw-a announces the addresses of gw-b with ranks %v", got)
+	}
+
+	c.gone = c.View().Removed
+	c.stop()
+	c.start(true)
+	for _, g := range []*gateway{a, c} {
+		g.Set(all)
+		g.until("with gw-b", func(v *View) bool { return len(v.Members) == 2 && len(v.Removed) == 0 })
+	}
+	l.group.Members = all
+	b.start(false)
+	for _, g := range l.gateways {
+		g.until("in step with all", inStep)
+	}
+	if n := b.file.Table.Counts().Live[0]; n != 2 {
+		t.Errorf("gw-b has taken back %d flows, want 2", n)
+	}
+}
+
+// TestTooManyRemoved: each other gateway must have a number.
+func TestTooManyRemoved(t *testing.T) {
+	l := newLab(t, 1)
+	c := Config{Group: &l.group, Self: "gw-a", Removed: make([]config.GroupMember, group.MaxMembers+1)}
+	if _, err := New(c); err == nil || !strings.Contains(err.Error(), "9 other gateways") {
+		t.Errorf("got %v", err)
+	}
 }
 
 // TestReturn: a gateway that was removed returns while others have copies of its flows, and takes

@@ -24,6 +24,9 @@ type Config struct {
 	Sources []header.Addr
 	// Others are the other gateways, by their number as a group.Member; see Add.
 	Others []Other
+	// Removed are gateways that were removed, with the numbers after those of Others: the table may
+	// have copies of their flows; see Remove.
+	Removed []Other
 	// Unowned: another process has the table still. Recover must be called when this one has it.
 	Unowned bool
 	// Complete is the argument of group.NewLedger.
@@ -67,8 +70,9 @@ func New(c Config) (*Flows, error) {
 	switch {
 	case !c.Table.Grouped():
 		return nil, errors.New("replication: the flow table was not opened for a group (flowtable.Config.Group)")
-	case len(c.Others) > flowtable.MaxOwners:
-		return nil, fmt.Errorf("replication: %d other gateways, %d at most", len(c.Others), flowtable.MaxOwners)
+	case len(c.Others)+len(c.Removed) > flowtable.MaxOwners:
+		return nil, fmt.Errorf("replication: %d other gateways and %d removed ones, %d at most", len(c.Others),
+			len(c.Removed), flowtable.MaxOwners)
 	}
 	h, err := c.Table.Register()
 	if err != nil {
@@ -81,6 +85,10 @@ func New(c Config) (*Flows, error) {
 	}, c.Complete)
 	for i := range c.Others {
 		f.join(i, c.Others[i])
+	}
+	for i := range c.Removed {
+		f.join(len(c.Others)+i, c.Removed[i])
+		f.table.FollowClock(len(c.Others)+i+1, true)
 	}
 	if !c.Unowned {
 		f.Recover()

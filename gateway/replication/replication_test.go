@@ -10,6 +10,7 @@ import (
 	"sluice.dev/sluice/fastpath/copies"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/gateway/group"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/proxyproto"
@@ -121,6 +122,67 @@ func TestFlowsOutliveTheirGateway(t *testing.T) {
 			t.Errorf("gateway 0 has counted flows %v, want 40 protected", n)
 		}
 	})
+}
+
+// TestRemovedBefore: flows in the table of a gateway that was removed are its copies, with a clock.
+// Flows of this gateway do not wait for it, and its number is free when the last has ended.
+func TestRemovedBefore(t *testing.T) {
+	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 64, Timeouts: flowtable.DefaultTimeouts(), Group: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := table.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refs []flowtable.Ref
+	h.Enter(1e9)
+	for id := range 3 {
+		r, s := h.Create(1e9, &flowtable.NewFlow{
+			Client: header.Tuple{Src: addr(families[0].client), SrcPort: uint16(1 + id), Dst: addr(families[0].vip),
+				DstPort: 80, Proto: header.ProtoTCP},
+			Backend: addr(families[0].backend), BackendPort: 8080, Source: sources(id)[0], SourcePort: 1})
+		if s != flowtable.Created {
+			t.Fatal(s)
+		}
+		refs = append(refs, r)
+	}
+	h.Leave()
+	c := Config{Table: table, Workers: 1, Sources: sources(0), Now: func() int64 { return 1e9 },
+		Others: []Other{{Sources: sources(1)}}, Removed: []Other{{Sources: sources(2)}}}
+	f, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, r := range refs {
+		if owner := h.OwnerOf(r); owner != id {
+			t.Errorf("the flow of gateway %d has owner %d", id, owner)
+		}
+	}
+	if f.Free(1) {
+		t.Error("the number of a gateway with copies is free")
+	}
+	if l := f.Ledger(); l.View(0) != group.Unheard || l.View(1) != group.Out {
+		t.Errorf("the views are %v of the other gateway, %v of the removed one", l.View(0), l.View(1))
+	}
+	const later = flowtable.Time(time.Hour)
+	h.Enter(later)
+	for id, live := range []bool{false, true, false} {
+		t1 := header.Tuple{}
+		h.Tuple(refs[id], flowtable.ClientSide, &t1)
+		if r, _ := h.Lookup(h.Hash(&t1), &t1, later); (r != 0) != live {
+			t.Errorf("after a long time the flow of gateway %d is there: %t, want %t", id, r != 0, live)
+		}
+	}
+	h.Delete(refs[2])
+	h.Leave()
+	if !f.Free(1) {
+		t.Error("the number is in use after the last copy")
+	}
+	c.Removed = make([]Other, flowtable.MaxOwners)
+	if _, err := New(c); err == nil {
+		t.Error("more gateways than numbers")
+	}
 }
 
 // TestProxiedFlowsOutlive: a copy has the PROXY header of its flow: sequence numbers stay shifted.

@@ -3,12 +3,13 @@
 //
 //	Nodes ──► New ──► members, problems ──► file ──► members.Members
 //	            ▲                            │
-//	            └──── the list in force ◄────┘
+//	            └──── the lists in force ◄───┘
 //
 // A Node with the labels of group.nodes is a member once its annotation has source addresses. It
 // stays a member until it is removed for good, because other gateways hold ports for it until then:
 // its Node is deleted, or has the taint node.kubernetes.io/out-of-service, or has lost both labels
-// and annotation, or has lost the labels and its gateway has ended.
+// and annotation, or has lost the labels and its gateway has ended. Its source addresses are no
+// other gateway's, also for a later process, as long as a flow here has them.
 //
 // A Node that cannot be a member as it is, for example because its annotation has an address of
 // another member, keeps its entry of the list in force; without one it is no member. Other Nodes do

@@ -1,44 +1,66 @@
 package roster
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/internal/statefile"
 )
 
-// FileName is the name of the file with the list in force, in group.stateDir.
+// FileName is the name of the file with the lists, in group.stateDir.
 const FileName = "group-members.json"
 
 // version must change when the meaning of a field changes.
 const version = 1
 
-// File is the file with the list in force: a gateway that starts without the API server goes on
-// with it.
+// Lists are the gateways of a group, as one of them knows them.
+type Lists struct {
+	// Members are those of the list in force.
+	Members []config.GroupMember `json:"members"`
+	// Removed are gateways that were removed, and that this one may have flows of.
+	Removed []config.GroupMember `json:"removed,omitempty"`
+}
+
+// Next returns the lists after a change of members.
+func (l *Lists) Next(members []config.GroupMember) Lists {
+	n := Lists{Members: members}
+	for _, m := range slices.Concat(l.Removed, l.Members) {
+		if !slices.ContainsFunc(members, func(o config.GroupMember) bool { return o.Name == m.Name }) {
+			n.Removed = append(n.Removed, m)
+		}
+	}
+	slices.SortFunc(n.Removed, func(a, b config.GroupMember) int { return cmp.Compare(a.Name, b.Name) })
+	return n
+}
+
+// File is the file with the lists: a gateway that starts without the API server goes on with the
+// members, and each one that starts with the flows of removed ones.
 type File string
 
 type content struct {
 	statefile.Version
-	Members []config.GroupMember `json:"members"`
+	Lists
 }
 
 // In returns the File of a directory on a disk.
 func In(dir string) File { return File(filepath.Join(dir, FileName)) }
 
-// Load returns the list; empty if there is no file.
-func (f File) Load() ([]config.GroupMember, error) {
+// Load returns the lists; empty ones if there is no file.
+func (f File) Load() (Lists, error) {
 	var c content
 	err := statefile.Load(string(f), version, &c)
-	return c.Members, err
+	return c.Lists, err
 }
 
-// Save returns when the list is on the disk. It makes the directory if it is missing. A member must
-// not get records before the list is there: a later process must know the members that may have
-// them.
-func (f File) Save(list []config.GroupMember) error {
+// Save returns when the lists are on the disk. It makes the directory if it is missing. A member
+// must not get records before they are there: a later process must know the members that may have
+// them. Nor must a gateway be removed before: a later process must know whose flows it has.
+func (f File) Save(l Lists) error {
 	if err := os.MkdirAll(filepath.Dir(string(f)), 0o700); err != nil {
 		return err
 	}
-	return statefile.Sync(string(f), &content{statefile.Version{Version: version}, list})
+	return statefile.Sync(string(f), &content{statefile.Version{Version: version}, l})
 }

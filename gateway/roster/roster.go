@@ -41,6 +41,7 @@ func New(in Input) (list []config.GroupMember, problems []objects.Problem) {
 	for i := range in.Nodes {
 		r.add(&in.Nodes[i])
 	}
+	r.Removed = slices.Concat(in.Removed, r.leaving())
 	slices.SortFunc(r.entries, func(a, b *entry) int { return cmp.Compare(a.node.Name, b.node.Name) })
 	for r.agree() || r.separate() {
 	}
@@ -244,6 +245,21 @@ func (r *roster) separate() (again bool) {
 	return again
 }
 
+// leaving returns the members of the list in force that the new one has no more. This gateway may
+// have flows of theirs, as of those that were removed before.
+func (r *roster) leaving() (list []config.GroupMember) {
+	for i := range r.Last {
+		if !r.has(r.Last[i].Name) {
+			list = append(list, r.Last[i])
+		}
+	}
+	return list
+}
+
+func (r *roster) has(name string) bool {
+	return slices.ContainsFunc(r.entries, func(e *entry) bool { return e.node.Name == name })
+}
+
 // occupied returns the removed gateway that a new entry has an address of, or the name of which it
 // has with other addresses.
 func (r *roster) occupied(m *config.GroupMember) string {
@@ -267,9 +283,18 @@ func (e *entry) addresses() []netip.Addr {
 	return append(slices.Clone(e.member.Sources), e.member.Address.Addr())
 }
 
-// limit refuses new members that a group has no room for.
+// limit refuses new members that a group has no room for. There is room for one more than the
+// members, which a removed gateway may have; more of these take the room of new members.
 func (r *roster) limit() {
-	room := config.MaxGroupMembers
+	room, removed := config.MaxGroupMembers, 0
+	for i := range r.Removed {
+		if name := r.Removed[i].Name; !slices.ContainsFunc(r.entries, func(e *entry) bool {
+			return e.member != nil && e.node.Name == name
+		}) {
+			removed++
+		}
+	}
+	room -= max(removed-1, 0)
 	for _, e := range r.entries {
 		if e.member != nil && e.last != nil {
 			room--
@@ -279,7 +304,11 @@ func (r *roster) limit() {
 		if e.member == nil || e.last != nil {
 			continue
 		}
-		if room--; room < 0 {
+		switch room--; {
+		case room < 0 && removed > 1:
+			e.refuse("", "is one gateway more than the %d that a group has, with removed ones whose connections are "+
+				"still open: wait for their end", config.MaxGroupMembers+1)
+		case room < 0:
 			e.refuse("", "is one gateway more than the %d that a group has", config.MaxGroupMembers)
 		}
 	}

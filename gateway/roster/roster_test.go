@@ -58,6 +58,9 @@ func describe(list []config.GroupMember, problems []objects.Problem) string {
 func TestNew(t *testing.T) {
 	const a, b = "gw-b 192.0.2.1:9473 198.51.100.2 198.51.100.3\n", "gw-c 192.0.2.2:9473 198.51.100.4 198.51.100.5\n"
 	const c = "gw-d 192.0.2.3:9473 198.51.100.6 198.51.100.7\n"
+	const more = "gw-e 192.0.2.4:9473 198.51.100.8 198.51.100.9\n" +
+		"gw-f 192.0.2.5:9473 198.51.100.10 198.51.100.11\n" + "gw-g 192.0.2.6:9473 198.51.100.12 198.51.100.13\n" +
+		"gw-h 192.0.2.7:9473 198.51.100.14 198.51.100.15\n" + "gw-i 192.0.2.8:9473 198.51.100.16 198.51.100.17\n"
 	for _, tt := range []struct {
 		name   string
 		first  bool // there is no list in force
@@ -209,6 +212,22 @@ func TestNew(t *testing.T) {
 				return append(n, o)
 			}, list: a + b, problems: []string{"gw-d: SOURCES has an address of " +
 				"Node gw-e, which was removed"}},
+		{name: "a new gateway with an address of one that leaves", change: func(n nodeList) nodeList {
+			o := node(3)
+			o.Sources = "198.51.100.3,198.51.100.8"
+			return append(n[1:], o)
+		}, list: b, problems: []string{"gw-d: SOURCES has an address of Node gw-b, which was removed"}},
+		{name: "eight gateways after one that was removed", gone: []int{9}, change: func(n nodeList) nodeList {
+			return append(n, nodes(8)[2:]...)
+		}, list: a + b + c + more},
+		{name: "eight gateways after two that were removed", gone: []int{9, 10}, change: func(n nodeList) nodeList {
+			return append(n, nodes(8)[2:]...)
+		}, list: a + b + c + strings.Join(strings.SplitAfter(more, "\n")[:4], ""), problems: []string{"gw-i:  is one " +
+			"gateway more than the 9 that a group has, with removed ones whose connections are still open"}},
+		{name: "eight gateways after two that were removed, one of which returns", gone: []int{8, 10},
+			change: func(n nodeList) nodeList {
+				return append(n, nodes(8)[2:]...)
+			}, list: a + b + c + more},
 		{name: "nine gateways", change: func(n nodeList) nodeList {
 			nine := nodes(10)
 			nine[9].Name = "gw-a" // before all others by its name
@@ -276,7 +295,9 @@ func TestOrder(t *testing.T) {
 		}
 		next, _ := New(input(last, n))
 		valid(t, next)
-		if again, _ := New(input(next, n)); describe(again, nil) != describe(next, nil) {
+		again := input(next, n)
+		again.Removed = (&Lists{Members: last}).Next(next).Removed // they have flows here
+		if again, _ := New(again); describe(again, nil) != describe(next, nil) {
 			t.Fatalf("the same Nodes again give\n%safter\n%s", describe(again, nil), describe(next, nil))
 		}
 		last = next
@@ -341,20 +362,43 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestFile: a list is read as it was saved; without a file there is none.
+// TestNext: a member that leaves is a removed one until it returns.
+func TestNext(t *testing.T) {
+	all, _ := New(input(nil, nodes(4)))
+	l := Lists{Members: all}
+	for _, c := range []struct {
+		members []config.GroupMember
+		removed string
+	}{
+		{all, ""}, {all[:3], "gw-e"}, {all[1:3], "gw-b gw-e"}, {all[1:], "gw-b"}, {all, ""},
+	} {
+		l = l.Next(c.members)
+		var names []string
+		for _, m := range l.Removed {
+			names = append(names, m.Name)
+		}
+		if got := strings.Join(names, " "); got != c.removed || len(l.Members) != len(c.members) {
+			t.Errorf("%d members, removed %q, want %d and %q", len(l.Members), got, len(c.members), c.removed)
+		}
+	}
+}
+
+// TestFile: lists are read as they were saved; without a file there are none.
 func TestFile(t *testing.T) {
 	f := In(filepath.Join(t.TempDir(), "missing")) // Save makes it
-	if list, err := f.Load(); len(list) != 0 || err != nil {
-		t.Errorf("without a file: %v, %v", list, err)
+	if got, err := f.Load(); len(got.Members)+len(got.Removed) != 0 || err != nil {
+		t.Errorf("without a file: %v, %v", got, err)
 	}
 	want, _ := New(input(nil, nodes(3)))
-	if err := f.Save(want); err != nil {
+	lists := Lists{Members: want[:2], Removed: want[2:]}
+	if err := f.Save(lists); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := f.Load(); err != nil || describe(got, nil) != describe(want, nil) {
-		t.Errorf("%v\n%swant\n%s", err, describe(got, nil), describe(want, nil))
+	if got, err := f.Load(); err != nil || describe(got.Members, nil) != describe(lists.Members, nil) ||
+		describe(got.Removed, nil) != describe(lists.Removed, nil) {
+		t.Errorf("%v\n%+v\nwant\n%+v", err, got, lists)
 	}
-	if err := In(filepath.Join("/proc", "none")).Save(want); err == nil {
+	if err := In(filepath.Join("/proc", "none")).Save(lists); err == nil {
 		t.Error("saved where no file can be")
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/test/bed/cluster"
 	"sluice.dev/sluice/test/bed/cluster/clustertest"
+	"sluice.dev/sluice/test/bed/launch"
 	"sluice.dev/sluice/test/bed/machine"
 	"sluice.dev/sluice/test/bed/topo"
 )
@@ -74,7 +77,8 @@ func (l *groupLab) problem(i int, node, text string) {
 
 // TestGroupOfNodes: the members of a group are Nodes of an API server. A third gateway joins when
 // its Node has labels and addresses, while connections are open; one that is killed is removed for
-// good by the taint, and its connections go on at the others.
+// good by the taint, and its connections go on at the others, also at their next processes: no
+// other Node gets its addresses.
 func TestGroupOfNodes(t *testing.T) {
 	clustertest.Need(t)
 	const flows = 100
@@ -154,7 +158,29 @@ func TestGroupOfNodes(t *testing.T) {
 	goOn("when the first gateway is removed for good,", load)
 	more := l.connect(20)
 	goOn("when the first gateway is removed for good,", more)
+	other := l.groupNode(0)
+	other.Name = "gw-3"
+	l.must(api.Put(l.ctx, other))
+	all := slices.Concat(groupSources(0), groupSources(1), groupSources(2))
+	slices.SortFunc(all, netip.Addr.Compare)
+	for i := 1; i < 3; i++ {
+		l.announces(i, all)
+		l.problem(i, "gw-3", "has an address of Node gw-0, which was removed")
+	}
 	l.group(1, "with copies of the new ones", func(v *status.GroupView) bool { return v.Members[0].Copies == 20 })
+
+	for _, next := range []func(g *launch.Gateway) error{
+		func(g *launch.Gateway) error { return errors.Join(g.LaunchNext(), g.TakenOver(l.ctx)) },
+		func(g *launch.Gateway) error { return errors.Join(g.Kill(), g.Launch()) },
+	} {
+		l.must(next(l.gates[1]))
+		ready(1)
+		l.names(1, "gw-2")
+		l.announces(1, all)
+		goOn("with the next process of another one,", load)
+		l.problem(1, "gw-3", "has an address of Node gw-0, which was removed")
+	}
+	l.must(api.Delete(l.ctx, other))
 	load.Finish()
 	more.Finish()
 	for i := 1; i < 3; i++ {
