@@ -9,7 +9,6 @@ import (
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/internal/unixsocket"
 	"sluice.dev/sluice/serve/status"
-	"sluice.dev/sluice/serve/web"
 )
 
 // readers is the status socket for users who may only read. The gateway forwards without it.
@@ -41,8 +40,7 @@ func (r *readers) serve(g status.Gateway, full string, group *sync.WaitGroup, lo
 	if r.socket == nil {
 		return
 	}
-	r.server = status.NewReadServer(g, log, full)
-	r.server.OnConnState(web.NewLimit(statusConnections).Note)
+	r.server = limited(status.NewReadServer(g, log, full))
 	group.Go(func() {
 		if err := r.server.Serve(r.socket); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			log.Error("status socket for readers", "error", err)

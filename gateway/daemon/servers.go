@@ -34,6 +34,12 @@ type servers struct {
 // clients have not read: a command has one, a browser of `sluice ui` a few.
 const statusConnections = 64
 
+// limited bounds the connections of a server, before it serves.
+func limited(s *status.Server) *status.Server {
+	s.OnConnState(web.NewLimit(statusConnections).Note)
+	return s
+}
+
 // guard protects the metrics.
 type guard struct {
 	read   bool
@@ -76,8 +82,7 @@ func (s *servers) serveStatus(path string, g status.Gateway, log *slog.Logger) (
 			return fmt.Errorf("stateDir: %w", err)
 		}
 	}
-	s.status = status.NewServer(g, log)
-	s.status.OnConnState(web.NewLimit(statusConnections).Note)
+	s.status = limited(status.NewServer(g, log))
 	s.group.Go(func() {
 		if err := s.status.Serve(s.listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			log.Error("status socket", "error", err)

@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -9,12 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/internal/unixsocket"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/serve/status/statustest"
 )
 
-// TestStatusConnections: both status sockets bound their connections, and the oldest gives way, so
+// TestStatusConnections: each status socket bounds its connections, and the oldest gives way, so
 // that clients that hold connections keep no other from an answer.
 func TestStatusConnections(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
@@ -30,7 +33,13 @@ func TestStatusConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.readers.serve(g, full, &s.group, log)
-	for _, path := range []string{full, s.readers.path} {
+	c := config.Default()
+	c.StateDir = t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	waits := &standby{d: &Daemon{settings: &settings{inForce: c}, log: log}, cancel: cancel}
+	waits.serve(ctx)
+	defer waits.stop()
+	for _, path := range []string{full, s.readers.path, c.WaitingSocket()} {
 		var oldest net.Conn
 		for i := range statusConnections + 1 {
 			c, err := net.Dial("unix", path)
@@ -38,16 +47,19 @@ func TestStatusConnections(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
+			// No timeout of the server ends a request whose body is missing.
+			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
 			if i == 0 {
 				oldest = c
 			}
 		}
-		// Less than the server's time for headers and for idle connections.
-		_ = oldest.SetReadDeadline(time.Now().Add(4 * time.Second))
+		_ = oldest.SetReadDeadline(time.Now().Add(30 * time.Second)) // only a server without a limit needs it
 		if _, err := oldest.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: the oldest of %d connections is not closed: %v", path, statusConnections+1, err)
 		}
-		if _, err := status.NewClient(path).Services(t.Context()); err != nil {
+		if _, err := status.NewClient(path).Stats(t.Context()); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

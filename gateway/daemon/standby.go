@@ -163,7 +163,7 @@ func (s *standby) serve(ctx context.Context) {
 				return
 			}
 		}
-		server := status.NewServer(s, s.d.log)
+		server := limited(status.NewServer(s, s.d.log))
 		s.group.Go(func() { _ = server.Serve(l) })
 		<-ctx.Done()
 		within, cancel := context.WithTimeout(context.Background(), time.Second)

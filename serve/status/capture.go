@@ -134,6 +134,7 @@ func (s *Server) capture(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		cancel()
 	}()
+	w.(*timedWriter).timeout = 0
 	w.Header().Set("Content-Type", "application/x-pcapng")
 	w.Header().Set("Trailer", captureTrailer)
 	began := append(asker(r), "filter", q.query().Encode())

@@ -18,7 +18,8 @@ import (
 const flowsPerPage = 512
 
 // A reader must accept each pieceBytes of an answer within writeTimeout, or its connection is
-// closed: what waits for it is memory of the gateway.
+// closed: what waits for it is memory of the gateway. The reader of a capture has any time: its
+// records are in a ring, and it loses those that do not fit.
 const (
 	writeTimeout = 30 * time.Second
 	pieceBytes   = 64 << 10
@@ -97,11 +98,12 @@ func (s *Server) serve(h http.Handler, w http.ResponseWriter, r *http.Request) {
 	t := &timedWriter{w, http.NewResponseController(w), s.writeTimeout}
 	t.extend()
 	h.ServeHTTP(t, r)
+	t.timeout = s.writeTimeout
 	t.extend() // the handler may have waited since its last write
 }
 
-// timedWriter gives each piece of an answer a deadline of its own. net/http writes what is left
-// after the handler by the last one.
+// timedWriter gives each piece of an answer a deadline of its own, or none if timeout is 0.
+// net/http writes what is left after the handler by the last one.
 type timedWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -112,7 +114,13 @@ type timedWriter struct {
 func (w *timedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // extend begins the time of the next write. Each connection of the sockets takes a deadline.
-func (w *timedWriter) extend() { _ = w.control.SetWriteDeadline(time.Now().Add(w.timeout)) }
+func (w *timedWriter) extend() {
+	var deadline time.Time
+	if w.timeout != 0 {
+		deadline = time.Now().Add(w.timeout)
+	}
+	_ = w.control.SetWriteDeadline(deadline)
+}
 
 // FlushError is for http.ResponseController.
 func (w *timedWriter) FlushError() error {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +22,13 @@ const within = 10 * time.Second
 // serveTimed starts a server for g whose readers have a time for each piece, and returns the path
 // of its socket, and a channel that gets a value when a connection has ended.
 func serveTimed(t *testing.T, g status.Gateway, timeout time.Duration) (path string, ended <-chan struct{}) {
+	return serveThrough(t, g, timeout, func(l net.Listener) net.Listener { return l })
+}
+
+// serveThrough is serveTimed with a listener around that of the socket.
+func serveThrough(
+	t *testing.T, g status.Gateway, timeout time.Duration, around func(net.Listener) net.Listener,
+) (path string, ended <-chan struct{}) {
 	path = filepath.Join(t.TempDir(), "s")
 	l, err := status.Listen(path)
 	if err != nil {
@@ -33,12 +41,12 @@ func serveTimed(t *testing.T, g status.Gateway, timeout time.Duration) (path str
 			closed <- struct{}{}
 		}
 	})
-	serveOn(t, s, l, path)
+	serveOn(t, s, around(l), path)
 	return path, closed
 }
 
 // TestReaderThatStalls: the server closes the connection of a client that does not read its
-// answer, whichever it asked for. Otherwise the answer's memory and goroutine would be held until
+// answer, whichever it asked for but a capture. Otherwise the answer's memory and goroutine would be held until
 // the client ends.
 func TestReaderThatStalls(t *testing.T) {
 	g := statustest.New()
@@ -47,11 +55,9 @@ func TestReaderThatStalls(t *testing.T) {
 	g.BackendList[0].Service = long
 	g.StatusView.Node = long
 	g.EventList[0].Message = long
-	g.CaptureBytes = []byte(long)
-	g.CaptureEnds = "written"
 	g.Many(50_000)
 	for _, request := range []string{"GET /services", "GET /backends", "GET /status?wait=true", "GET /events",
-		"GET /flows", "POST /captures?rate=0&snap=0", "GET /nothing"} {
+		"GET /flows", "GET /nothing"} {
 		t.Run(request, func(t *testing.T) {
 			path, ended := serveTimed(t, g, time.Millisecond)
 			c, err := net.Dial("unix", path)
@@ -68,6 +74,65 @@ func TestReaderThatStalls(t *testing.T) {
 				t.Errorf("after %v the connection of a client that does not read is open", within)
 			}
 		})
+	}
+}
+
+// deadlines is a listener that notes whether its connections were written to with a deadline.
+type deadlines struct {
+	net.Listener
+	with, without atomic.Int64 // writes
+}
+
+func (l *deadlines) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return &deadlineConn{Conn: c, of: l}, err
+}
+
+type deadlineConn struct {
+	net.Conn
+	of  *deadlines
+	has atomic.Bool
+}
+
+func (c *deadlineConn) SetWriteDeadline(t time.Time) error {
+	c.has.Store(!t.IsZero())
+	return c.Conn.SetWriteDeadline(t)
+}
+
+func (c *deadlineConn) Write(b []byte) (int, error) {
+	if c.has.Load() {
+		c.of.with.Add(1)
+	} else {
+		c.of.without.Add(1)
+	}
+	return c.Conn.Write(b)
+}
+
+// TestSlowReaderOfCapture: the reader of a capture has any time, until the gateway has ended it.
+func TestSlowReaderOfCapture(t *testing.T) {
+	g := statustest.New()
+	g.CaptureBytes = []byte(strings.Repeat("x", 1<<20))
+	var l deadlines
+	path, _ := serveThrough(t, g, time.Minute, func(of net.Listener) net.Listener { l.Listener = of; return &l })
+	read, w := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := status.NewClient(path).Capture(ctx, status.CaptureQuery{}, w)
+		done <- err
+	}()
+	if _, err := io.ReadFull(read, make([]byte, len(g.CaptureBytes))); err != nil {
+		t.Fatal(err)
+	}
+	if n := l.with.Load(); n != 0 || l.without.Load() == 0 {
+		t.Errorf("%d writes of the capture had a deadline, %d had none", n, l.without.Load())
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if l.with.Load() == 0 {
+		t.Error("the end of the answer had no deadline")
 	}
 }
 
