@@ -250,8 +250,8 @@ func (d *Daemon) startServersWhen(free <-chan struct{}) (err error) {
 	if err := s.readGuard(&c.Metrics, d.log); err != nil {
 		return err
 	}
-	s.certificates.watch(c, d.log)
-	s.group.Go(func() { s.certificates.run(ctx, d.log) })
+	s.certificates.watch(c)
+	s.certificates.start(ctx, &d.beats, d.log)
 	if err := s.serveStatus(c.StatusSocket(), d, d.log); err != nil {
 		return err
 	}

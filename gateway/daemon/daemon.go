@@ -16,7 +16,8 @@
 // The files, from the ground up; none uses a later line:
 //
 //	lifetime, settings, seed, flowstate, hostlink, inputs    each owns a part of the state
-//	impaired, reach, pulse, servers, confine                 the same, towards the outside
+//	impaired, reach, pulse, confine                          the same, towards the outside
+//	certificates, readers, servers                           the same
 //	attempts, offer, requests, handover                      the hand-over and its phase
 //	daemon                                                   Daemon joins the parts
 //	health, checks, group, groupnodes, gateway, control, build           its operations

@@ -27,24 +27,20 @@ type Files struct {
 
 // identity is the content of Files.
 type identity struct {
-	certificate tls.Certificate
-	authorities *x509.CertPool
-	trusts      time.Time // when the last of authorities ends
+	certificate    tls.Certificate
+	authorities    *x509.CertPool
+	authoritiesEnd time.Time // the end of the last of them
 }
 
-// Expires returns until when a gateway with a name can open streams with Files: until a certificate
-// of its own chain ends, or the last authority that it trusts. It returns an error if Files cannot
-// be used.
-func (f Files) Expires(name string) (time.Time, error) {
+// Ends returns when the certificate of the gateway with a name ends, and when the last authority
+// that it trusts does: then it can open no stream. It returns an error if Files cannot be used.
+func (f Files) Ends(name string) (own trusted.Ends, authorities time.Time, err error) {
 	id, err := f.read(name)
 	if err != nil {
-		return time.Time{}, err
+		return own, authorities, err
 	}
-	own, err := trusted.Expiry(&id.certificate)
-	if err == nil && id.trusts.Before(own) {
-		return id.trusts, nil
-	}
-	return own, err
+	own, err = trusted.EndsOf(&id.certificate)
+	return own, id.authoritiesEnd, err
 }
 
 // certificates reads Files. Two of the files may belong to different certificates while they are
@@ -93,7 +89,7 @@ func (f Files) read(name string) (*identity, error) {
 		}
 	}
 	id := &identity{certificate: pair, authorities: x509.NewCertPool()}
-	if id.trusts = id.trust(text[2]); id.trusts.IsZero() {
+	if id.authoritiesEnd = id.trust(text[2]); id.authoritiesEnd.IsZero() {
 		return nil, fmt.Errorf("%s has no certificate", f.Authorities)
 	}
 	return id, nil

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"sluice.dev/sluice/internal/trusted"
 )
@@ -85,13 +84,13 @@ func TLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
 	}, nil
 }
 
-// Expires returns when the certificate of TLS ends, or an error if the files cannot be used.
-func Expires(certFile, keyFile string) (time.Time, error) {
+// Ends returns when the certificate of TLS ends, or an error if the files cannot be used.
+func Ends(certFile, keyFile string) (e trusted.Ends, err error) {
 	pair, err := readPair(certFile, keyFile)
 	if err != nil {
-		return time.Time{}, err
+		return e, err
 	}
-	return trusted.Expiry(&pair)
+	return trusted.EndsOf(&pair)
 }
 
 func readPair(certFile, keyFile string) (pair tls.Certificate, err error) {

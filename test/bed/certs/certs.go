@@ -31,14 +31,17 @@ type Authority struct {
 func New() (*Authority, error) { return NewFor(time.Hour) }
 
 // NewFor returns an authority whose own certificate is valid for a time.
-func NewFor(left time.Duration) (*Authority, error) {
-	a := &Authority{}
-	t := Template("authority")
+func NewFor(left time.Duration) (*Authority, error) { return new(Authority).Below("authority", left) }
+
+// Below returns an authority with a name whose certificate this one signs, or its own key if it has
+// none.
+func (a *Authority) Below(name string, left time.Duration) (below *Authority, err error) {
+	t := Template(name)
 	t.NotAfter = time.Now().Add(left)
 	t.IsCA, t.BasicConstraintsValid, t.KeyUsage = true, true, x509.KeyUsageCertSign
-	var err error
-	a.Certificate, a.key, err = a.Sign(t)
-	return a, err
+	below = &Authority{}
+	below.Certificate, below.key, err = a.Sign(t)
+	return below, err
 }
 
 // Template returns the certificate of a gateway with these DNS names, to be signed.
