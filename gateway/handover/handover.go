@@ -40,7 +40,7 @@ import (
 )
 
 // Protocol is the version of the messages and of their content.
-const Protocol = 2
+const Protocol = 3
 
 // Fact is a property that must be the same in both processes, such as the size of frames.
 type Fact struct{ What, Is string }
