@@ -52,6 +52,8 @@ var faults = []fault{
 		within: 6 * time.Minute}, // it counts as late after 5 minutes
 	{what: "readers of objects", program: ofGateway, loop: "reader of * from the API server"},
 	{what: "watch of configuration", program: ofGateway, loop: "watch of the configuration", trigger: newConfiguration},
+	{what: "watch of certificates", program: ofGateway, loop: "watch of certificates",
+		after: time.Minute}, // they are read each minute
 	{what: "watch of addresses", program: ofGateway, loop: "watch of the node's addresses", trigger: newAddress},
 	{what: "affinity pins", program: ofGateway, loop: "affinity pins", trigger: lostPin},
 	{what: "placement of workers", program: ofGateway, loop: "placement of workers"},

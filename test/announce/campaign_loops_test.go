@@ -19,7 +19,6 @@ import (
 var notStopped = map[string]string{
 	"reader of ?": "a kind of objects, which the campaign itself finds by name, or the announcer's file, which it " +
 		"does not read beside an API server",
-	"watch of certificates": "the gateway of the campaign has no certificates",
 }
 
 // addsLoop finds the expression of the name of a loop.
