@@ -147,8 +147,8 @@ func (d *Daemon) startMirror() (err error) {
 	}); err != nil {
 		return err
 	}
-	d.host.users = hostUsers{program: d.kernel.Program, mirror: d.mirror, workers: d.workers, ports: d.ports,
-		frames: d.frames}
+	d.host.users = hostUsers{program: d.kernel.Program, sources: d.kernel.Program.Sources, mirror: d.mirror,
+		workers: d.workers, ports: d.ports, frames: d.frames}
 	d.life.spawn(func() {
 		if err := d.mirror.Run(d.life.ctx); err != nil {
 			d.life.fail(err)

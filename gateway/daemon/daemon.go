@@ -79,8 +79,9 @@ type Daemon struct {
 	denials  *denials.List
 	group    *members.Members // nil if there is none
 	members  groupNodes
-	// formerSources are source addresses that this gateway had in a group before it started.
-	formerSources []netip.Addr
+	// formerSources are source addresses that this gateway had in a group before it started, and
+	// that flows may have; nil: none.
+	formerSources atomic.Pointer[[]netip.Addr]
 	open          chan struct{} // closed when the interfaces are open
 
 	inputs   inputs

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -25,7 +26,8 @@ import (
 func (d *Daemon) joinGroup(workers int) (err error) {
 	c := d.settings.config()
 	if !c.Group.Enabled() {
-		d.formerSources, err = sources.Dissolve(c.StateDir)
+		former, err := sources.Dissolve(d.log, c.StateDir)
+		d.formerSources.Store(&former)
 		return err
 	}
 	node, _ := c.Node() // checked at start
@@ -41,7 +43,7 @@ func (d *Daemon) joinGroup(workers int) (err error) {
 	if err != nil {
 		return err
 	}
-	d.formerSources = d.group.Former()
+	d.formerSources.Store(new(d.group.Former()))
 	d.flows.reader.Join(&flows.Group{Verdicts: d.group.Verdicts, HostLink: func(a netip.Addr) bool {
 		h := d.host.current()
 		return h != nil && (a == h.Addr4 || a == h.Addr6 || slices.Contains(h.Former, a))
@@ -103,9 +105,49 @@ func (d *Daemon) groupPulse(in *pulseInput) {
 			in.phase = pulse.Opening
 		}
 	}
-	if len(d.formerSources) > 0 {
-		in.sources = withFormer(in.sources, d.formerSources, d.settings.config(), d.host.former.Load())
+	if former := d.formerSources.Load(); former != nil && len(*former) > 0 {
+		in.sources = withFormer(in.sources, *former, d.settings.config(), d.host.former.Load())
 	}
+}
+
+// watchSources removes the routes of source addresses whose last flow has ended, and forgets such
+// addresses of before: another gateway may have them next.
+func (d *Daemon) watchSources(context.Context) {
+	d.host.watchSources()
+	former, used := d.formerSources.Load(), d.host.former.Load()
+	if former == nil || used == nil {
+		return
+	}
+	kept, gone := endedSources(*former, d.settings.config(), *used, d.flows.ofSource)
+	if len(gone) == 0 {
+		return
+	}
+	c := d.settings.config()
+	err := d.handOver.unlessOffering(func() error { return sources.Drop(c.StateDir, gone) })
+	if errors.Is(err, errOffering) {
+		return
+	}
+	if d.formerSources.Store(&kept); err != nil { // the next process looks again
+		d.log.Warn("source addresses that no flow has any more stay noted", "addresses", gone, "error", err)
+	}
+}
+
+// endedSources divides former source addresses into those that flows of this gateway may have, and
+// the others. flows counts the flows with an address.
+func endedSources(former []netip.Addr, c *config.Configuration, used []netip.Addr, flows func(netip.Addr) int) (
+	kept, gone []netip.Addr) {
+	others := groupAddresses(c)
+	for _, a := range former {
+		switch {
+		case slices.Contains(others, a):
+			gone = append(gone, a)
+		case slices.Contains(used, a) || slices.Contains(c.SNAT.Addresses, a) || flows(a) > 0:
+			kept = append(kept, a)
+		default:
+			gone = append(gone, a)
+		}
+	}
+	return kept, gone
 }
 
 // withFormer adds the source addresses that this gateway had in a group, and has no more: without a
@@ -115,7 +157,8 @@ func withFormer(list []pulse.Source, former []netip.Addr, c *config.Configuratio
 	configured := slices.Concat(groupAddresses(c), c.SNAT.Addresses)
 	list = slices.Clone(list)
 	for _, a := range former {
-		if !slices.Contains(configured, a) && (used == nil || slices.Contains(*used, a)) {
+		listed := slices.ContainsFunc(list, func(s pulse.Source) bool { return s.Address == a })
+		if !listed && !slices.Contains(configured, a) && (used == nil || slices.Contains(*used, a)) {
 			list = append(list, pulse.Source{Address: a})
 		}
 	}

@@ -116,17 +116,57 @@ func TestFormerSources(t *testing.T) {
 	c.Group.Members = []config.GroupMember{{Name: "other", Sources: list("198.51.100.3")}}
 	former := list("198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4")
 	group := []pulse.Source{{Address: netip.MustParseAddr("198.51.100.3"), Rank: 1}}
+	group = append(group, pulse.Source{Address: netip.MustParseAddr("198.51.100.6"), Rank: 9}) // of a removed gateway
+	listed := list("198.51.100.6")
+	former = append(former, listed...)
 	used := list("198.51.100.2", "198.51.100.3", "198.51.100.4", "198.51.100.5")
 	for _, tt := range []struct {
 		used *[]netip.Addr
 		want []pulse.Source
 	}{
-		{nil, []pulse.Source{{Address: former[0]}, {Address: former[1]}, group[0]}},
-		{&used, []pulse.Source{{Address: former[1]}, group[0]}},
+		{nil, []pulse.Source{{Address: former[0]}, {Address: former[1]}, group[0], group[1]}},
+		{&used, []pulse.Source{{Address: former[1]}, group[0], group[1]}},
 		{new([]netip.Addr), group},
+		{&listed, group},
 	} {
 		if got := withFormer(group, former, c, tt.used); !slices.Equal(got, tt.want) {
 			t.Errorf("flows have %v: %v, want %v", tt.used, got, tt.want)
 		}
+	}
+}
+
+// TestEndedSources: former source addresses are forgotten when no flow has them, or when another
+// gateway has them. Flows are counted only if nothing else decides.
+func TestEndedSources(t *testing.T) {
+	at := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{198, 51, 100, last}) }
+	c := &config.Configuration{SNAT: config.SNAT{Addresses: []netip.Addr{at(1)}}}
+	c.Group.Members = []config.GroupMember{{Name: "other", Sources: []netip.Addr{at(2)}}}
+	var counted []netip.Addr
+	kept, gone := endedSources([]netip.Addr{at(1), at(2), at(3), at(4), at(5)}, c, []netip.Addr{at(3)},
+		func(a netip.Addr) int {
+			counted = append(counted, a)
+			return map[netip.Addr]int{at(4): 1}[a]
+		})
+	if !slices.Equal(kept, []netip.Addr{at(1), at(3), at(4)}) || !slices.Equal(gone, []netip.Addr{at(2), at(5)}) ||
+		!slices.Equal(counted, []netip.Addr{at(4), at(5)}) {
+		t.Errorf("kept %v, gone %v, counted %v", kept, gone, counted)
+	}
+}
+
+// TestFormerWithoutHostLink: the source addresses that only flows have are known without a host
+// link, too.
+func TestFormerWithoutHostLink(t *testing.T) {
+	a := netip.MustParseAddr("198.51.100.1")
+	live := []netip.Addr{a}
+	s := &settings{inForce: config.Default()}
+	h := &hostSide{settings: s, users: hostUsers{sources: func() []netip.Addr { return live }}}
+	h.applySources()
+	if got := h.former.Load(); got == nil || !slices.Equal(*got, live) {
+		t.Fatalf("former are %v, want %v", got, live)
+	}
+	live = nil
+	h.watchSources()
+	if got := h.former.Load(); len(*got) > 0 {
+		t.Errorf("after the last flow former are %v", *got)
 	}
 }

@@ -62,6 +62,7 @@ type hostSide struct {
 // hostUsers use the host link.
 type hostUsers struct {
 	program *steering.Program
+	sources func() []netip.Addr // that live flows have, of program
 	mirror  *neigh.Mirror
 	workers *workers.Group
 	ports   *ports.Set
@@ -192,7 +193,7 @@ func (h *hostSide) use(ctx context.Context, pair *hostlink.HostLink) error {
 	if err := h.users.program.SetSettings(h.settings.config(), pair); err != nil {
 		return err
 	}
-	if err := h.routeSources(pair); err != nil {
+	if err := h.routeSources(pair, h.lookAtSources()); err != nil {
 		return err
 	}
 	h.mu.Lock()
@@ -222,8 +223,9 @@ func (h *hostSide) watchLocalPorts(context.Context) {
 func (h *hostSide) applySources() {
 	h.routes.Lock()
 	defer h.routes.Unlock()
+	used := h.lookAtSources()
 	if pair := h.current(); pair != nil {
-		if err := h.routeSources(pair); err != nil {
+		if err := h.routeSources(pair, used); err != nil {
 			h.log.Warn("source addresses have no route to the host link: packets to them without a flow follow "+
 				"the kernel's other routes", "error", err)
 		}
@@ -231,7 +233,7 @@ func (h *hostSide) applySources() {
 }
 
 // watchSources removes the routes of source addresses whose last flow has ended.
-func (h *hostSide) watchSources(context.Context) {
+func (h *hostSide) watchSources() {
 	h.routes.Lock()
 	flowsOnly := h.routes.flowsOnly
 	h.routes.Unlock()
@@ -240,17 +242,33 @@ func (h *hostSide) watchSources(context.Context) {
 	}
 }
 
-// routeSources makes the kernel route source addresses that no interface has to the host link.
-// Replies that the kernel sends, and packets without a flow, are sent to these addresses; they
-// would otherwise leave by the default route and come back. routes must be locked.
-func (h *hostSide) routeSources(pair *hostlink.HostLink) error {
-	c := h.settings.config()
-	configured := slices.Concat(c.SNAT.Addresses, groupAddresses(c))
-	addrs, former := slices.Clone(configured), []netip.Addr{}
-	for _, a := range h.users.program.Sources() { // live flows have these
+// lookAtSources returns the source addresses that live flows have, and notes those that only flows
+// need, which are announced, with a pair or without one. routes must be locked.
+func (h *hostSide) lookAtSources() (used []netip.Addr) {
+	configured, former := configuredSources(h.settings.config()), []netip.Addr{}
+	used = h.users.sources()
+	for _, a := range used {
 		if !slices.Contains(configured, a) {
 			former = append(former, a)
 		}
+	}
+	h.former.Store(&former)
+	h.routes.flowsOnly = len(former) > 0
+	return used
+}
+
+// configuredSources returns the source addresses of a configuration.
+func configuredSources(c *config.Configuration) []netip.Addr {
+	return slices.Concat(c.SNAT.Addresses, groupAddresses(c))
+}
+
+// routeSources makes the kernel route source addresses that no interface has to the host link.
+// Replies that the kernel sends, and packets without a flow, are sent to these addresses; they
+// would otherwise leave by the default route and come back. used are the addresses that live flows
+// have. routes must be locked.
+func (h *hostSide) routeSources(pair *hostlink.HostLink, used []netip.Addr) error {
+	addrs := configuredSources(h.settings.config())
+	for _, a := range used {
 		gateway := pair.Addr4
 		if a.Is6() {
 			gateway = pair.Addr6
@@ -259,8 +277,6 @@ func (h *hostSide) routeSources(pair *hostlink.HostLink) error {
 			addrs = append(addrs, a)
 		}
 	}
-	h.former.Store(&former)
-	h.routes.flowsOnly = len(former) > 0
 	addrs = withoutOwn(addrs, h.users.mirror.Addresses())
 	if err := pair.RouteSNAT(addrs); err != nil {
 		return err

@@ -137,7 +137,7 @@ func New(c Config) (*Members, error) {
 		return nil, fmt.Errorf("group.tls: %w", err)
 	}
 	if m.sources, err = sources.Start(sources.Config{Log: c.Log, Disk: c.Group.StateDir, Memory: c.StateDir,
-		Own: m.self.Sources, Kept: c.Kept, Now: time.Now()}); err != nil {
+		Own: m.self.Sources, Others: sourcesOf(list), Kept: c.Kept, Now: time.Now()}); err != nil {
 		return nil, err
 	}
 	rc := replication.Config{Table: c.Table, Workers: c.Workers, Sources: addresses(m.self.Sources),
@@ -163,6 +163,14 @@ func New(c Config) (*Members, error) {
 }
 
 func now() int64 { return int64(boottime.Nanos()) }
+
+// sourcesOf returns the source addresses of gateways.
+func sourcesOf(list []config.GroupMember) (of []netip.Addr) {
+	for i := range list {
+		of = append(of, list[i].Sources...)
+	}
+	return of
+}
 
 func addresses(list []netip.Addr) (of []header.Addr) {
 	for _, a := range list {

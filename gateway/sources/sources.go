@@ -66,6 +66,8 @@ type Config struct {
 	Memory string
 	// Own are this gateway's source addresses: two of each family.
 	Own []netip.Addr
+	// Others are the source addresses of the other gateways.
+	Others []netip.Addr
 	// Kept: the flow table has the flows of the previous process.
 	Kept bool
 	Now  time.Time
@@ -111,7 +113,7 @@ func Start(c Config) (*Sources, error) {
 	}
 	s.families = familiesOf(c.Own, before.Addresses)
 	s.former = slices.DeleteFunc(slices.Clone(table.Sources), func(a netip.Addr) bool {
-		return slices.Contains(c.Own, a)
+		return slices.Contains(c.Own, a) || slices.Contains(c.Others, a)
 	})
 	if s.kept = c.Kept && before.Incarnation != 0 && table.Incarnation == before.Incarnation; s.kept {
 		s.incarnation = before.Incarnation
@@ -139,14 +141,33 @@ func (s *Sources) saveTable(file string, own []netip.Addr) error {
 
 // Dissolve notes that the flow table will change without a group: a later process must not take it
 // for the table of this incarnation. It returns the source addresses that this gateway had.
-func Dissolve(memory string) (former []netip.Addr, err error) {
+func Dissolve(log *slog.Logger, memory string) (former []netip.Addr, err error) {
 	file := filepath.Join(memory, Name)
 	var table inMemory
-	if err := statefile.Load(file, version, &table); err != nil || len(table.Sources) == 0 {
+	if err := statefile.Load(file, version, &table); err != nil {
+		log.Warn("the source addresses that this gateway had in a group are not known: none is announced, and their "+
+			"flows may end", "error", err)
+		return nil, Forget(memory)
+	}
+	if len(table.Sources) == 0 {
 		return nil, Forget(memory)
 	}
 	table.Incarnation = 0
 	return table.Sources, statefile.Save(file, &table)
+}
+
+// Drop removes source addresses that no flow has any more from the file beside the flow table.
+func Drop(memory string, gone []netip.Addr) error {
+	file := filepath.Join(memory, Name)
+	var table inMemory
+	if err := statefile.Load(file, version, &table); err != nil {
+		return err
+	}
+	table.Sources = slices.DeleteFunc(table.Sources, func(a netip.Addr) bool { return slices.Contains(gone, a) })
+	if len(table.Sources) == 0 {
+		return Forget(memory)
+	}
+	return statefile.Save(file, &table)
 }
 
 // Forget removes the file beside the flow table, which ends, too.

@@ -16,7 +16,7 @@ import (
 type node struct {
 	t            *testing.T
 	disk, memory string
-	own          []netip.Addr
+	own, others  []netip.Addr
 	now          time.Time
 }
 
@@ -33,11 +33,16 @@ func newNode(t *testing.T) *node {
 func (n *node) start(kept bool) *Sources {
 	n.t.Helper()
 	s, err := Start(Config{Log: slog.New(slog.DiscardHandler), Disk: n.disk, Memory: n.memory, Own: n.own, Kept: kept,
-		Now: n.now})
+		Others: n.others, Now: n.now})
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	return s
+}
+
+// dissolve starts a process without a group.
+func (n *node) dissolve() ([]netip.Addr, error) {
+	return Dissolve(slog.New(slog.DiscardHandler), n.memory)
 }
 
 // want compares the states of IPv4, and those of IPv6, which are the same.
@@ -132,8 +137,8 @@ func TestReachingBlocksNobody(t *testing.T) {
 func TestAnotherTable(t *testing.T) {
 	for name, change := range map[string]func(n *node) error{
 		"a process without a group": func(n *node) error {
-			former, err := Dissolve(n.memory)
-			if again, _ := Dissolve(n.memory); !slices.Equal(former, n.own) || !slices.Equal(again, n.own) {
+			former, err := n.dissolve()
+			if again, _ := n.dissolve(); !slices.Equal(former, n.own) || !slices.Equal(again, n.own) {
 				t.Errorf("the group had %v, a later process finds %v, want %v", former, again, n.own)
 			}
 			return err
@@ -296,12 +301,61 @@ func TestFormer(t *testing.T) {
 		if got := n.start(true).Former(); !slices.Equal(got, before[:1]) {
 			t.Errorf("former are %v, want %v", got, before[:1])
 		}
-		if got, err := Dissolve(n.memory); err != nil || !slices.Equal(got, append(n.own, before[0])) {
+		if got, err := n.dissolve(); err != nil || !slices.Equal(got, append(n.own, before[0])) {
 			t.Errorf("without a group %v, %v", got, err)
 		}
 	}
 	n.own[0], n.own[2] = before[0], netip.MustParseAddr("198.51.100.10")
 	if got := n.start(true).Former(); len(got) != 2 || slices.Contains(got, before[0]) {
 		t.Errorf("former are %v, want two, without %v", got, before[0])
+	}
+}
+
+// TestFormerOfAnother: an address that another gateway has, or that no flow has any more, is not
+// this gateway's, also when there is no group any more.
+func TestFormerOfAnother(t *testing.T) {
+	n := newNode(t)
+	n.start(false)
+	before := n.own
+	n.own = nil
+	for i := range before {
+		n.own = append(n.own, netip.MustParseAddr(fmt.Sprintf("198.51.100.%d", 10+i)))
+	}
+	n.own[1], n.own[3] = netip.MustParseAddr("2001:db8::10"), netip.MustParseAddr("2001:db8::11")
+	n.others = before[:2]
+	if got := n.start(true).Former(); !slices.Equal(got, before[2:]) {
+		t.Errorf("former are %v, want %v", got, before[2:])
+	}
+	n.others = nil
+	if got := n.start(true).Former(); !slices.Equal(got, before[2:]) {
+		t.Errorf("later former are %v, want %v", got, before[2:])
+	}
+	if err := Drop(n.memory, before[2:3]); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.start(true); !slices.Equal(got.Former(), before[3:]) || !got.kept {
+		t.Errorf("after the last flow of one former are %v, kept %t, want %v", got.Former(), got.kept, before[3:])
+	}
+	if got, err := n.dissolve(); err != nil || !slices.Equal(got, append(n.own, before[3])) {
+		t.Errorf("without a group %v, %v", got, err)
+	}
+	if err := Drop(n.memory, append(n.own, before[3])); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(n.memory, Name)); !os.IsNotExist(err) {
+		t.Errorf("a file without addresses: %v", err)
+	}
+}
+
+// TestDissolveUnreadable: the log says that former addresses are not known.
+func TestDissolveUnreadable(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, Name), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	got, err := Dissolve(slog.New(slog.NewTextHandler(&out, nil)), dir)
+	if len(got) > 0 || err != nil || !strings.Contains(out.String(), "source addresses that this gateway had") {
+		t.Errorf("%v, %v, log %q", got, err, out.String())
 	}
 }
