@@ -86,8 +86,8 @@ func expiries(own trusted.Ends, then string) []expiry {
 	return list
 }
 
-// start runs the watch until ctx ends, if there is a certificate. Nothing waits for its end, because
-// the disk of a file may hang.
+// start runs the watch until ctx ends, if there is a certificate. Nothing waits for its end,
+// because the disk of a file may hang.
 func (c *certificates) start(ctx context.Context, beats *heartbeat.Set, log *slog.Logger) {
 	if len(c.present()) > 0 {
 		go c.run(ctx, beats.Add("watch of certificates", heartbeat.FileBounds), log)

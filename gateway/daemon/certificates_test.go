@@ -136,7 +136,11 @@ func TestCertificateFileHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, release := make(chan struct{}), make(chan struct{})
 		var s servers
-		s.certificates.list = []certificate{{read: func() ([]expiry, error) { close(began); <-release; return nil, nil }}}
+		s.certificates.list = []certificate{{read: func() ([]expiry, error) {
+			close(began)
+			<-release
+			return nil, nil
+		}}}
 		var beats heartbeat.Set
 		ctx, cancel := context.WithCancel(t.Context())
 		s.certificates.start(ctx, &beats, slog.New(slog.DiscardHandler))

@@ -35,8 +35,8 @@ func (l *lifetime) fail(err error) {
 	}
 }
 
-// end cancels and awaits all goroutines but the workers. Those that read the configuration, or write
-// the members of a group, have no bound for a disk that hangs: systemd or the kubelet ends the
+// end cancels and awaits all goroutines but the workers. Reads of the configuration and writes of
+// the members of a group have no bound for a disk that hangs: systemd or the kubelet ends the
 // process then, and the next one recovers from that as from a crash.
 func (l *lifetime) end() {
 	l.cancel()

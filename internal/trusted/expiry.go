@@ -10,8 +10,8 @@ import (
 // Ends has the times at which a certificate and its chain end.
 type Ends struct {
 	Certificate time.Time
-	// Issuers is the end of the first issuer in the chain; the zero time if it has none that a client
-	// may need. A client may know another path, so it may accept the certificate later, too.
+	// Issuers is the end of the first issuer in the chain; the zero time if it has none that a
+	// client may need. A client may know another path, so it may accept the certificate later, too.
 	Issuers time.Time
 }
 

@@ -46,8 +46,8 @@ func serveThrough(
 }
 
 // TestReaderThatStalls: the server closes the connection of a client that does not read its
-// answer, whichever it asked for but a capture. Otherwise the answer's memory and goroutine would be held until
-// the client ends.
+// answer, whichever it asked for but a capture. Otherwise the answer's memory and goroutine would
+// be held until the client ends.
 func TestReaderThatStalls(t *testing.T) {
 	g := statustest.New()
 	long := strings.Repeat("x", 4<<20) // more than a socket buffers

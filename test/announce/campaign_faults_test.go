@@ -204,8 +204,9 @@ func manyEndpoints(c *campaign) error {
 	return err
 }
 
-// manyProblems orders Services with more problems than the control loop itself lists. It lists all by
-// itself before it answers a status that waits, so more are ordered until another goroutine has to.
+// manyProblems orders Services with more problems than the control loop itself lists. It lists all
+// by itself before it answers a status that waits, so more are ordered until another goroutine has
+// to.
 func manyProblems(c *campaign) error {
 	for range 5 {
 		for range 60 {
