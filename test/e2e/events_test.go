@@ -27,12 +27,14 @@ func TestEvents(t *testing.T) {
 	backend := at(l.Backends[1].Addr4().String(), backendPort).String()
 	l.command("drain", backend)
 	l.command("deny", "198.51.100.7", "--for", "1h")
-	l.apply(launch.Service{Name: "late", Port: 82, VIPs: []string{vip4}, Endpoints: endpoints(l.Backends[:1]...)})
-	l.eventually(5*time.Second, "the Service's event", func() bool {
-		return missing(l.events(), []string{"served objects changed servicesAdded=default/late"}) == ""
-	})
-	l.apply(launch.Service{Name: "late", Port: 82, VIPs: []string{vip4}})
-	l.applied()
+	late := launch.Service{Name: "late", Port: 82, VIPs: []string{vip4}, Endpoints: endpoints(l.Backends[:1]...)}
+	for _, change := range []string{"servicesAdded=default/late", "endpointsRemoved="} { // logged once a second
+		l.apply(late)
+		l.eventually(5*time.Second, change, func() bool {
+			return missing(l.events(), []string{"served objects changed " + change}) == ""
+		})
+		late.Endpoints = nil
+	}
 	if err := l.reachable(l.Clients[0], at(vip4, 82)); err == nil {
 		t.Error("a Service without endpoints was reached")
 	}

@@ -53,7 +53,7 @@ func TestForeignTool(t *testing.T) {
 func (l *lab) served() bool {
 	l.t.Helper()
 	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)},
-		Requests: 16, Concurrency: 8, Timeout: 150 * time.Millisecond})
+		Requests: 16, Concurrency: 8, Timeout: time.Second})
 	if err != nil {
 		l.t.Fatal(err)
 	}
