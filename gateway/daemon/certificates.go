@@ -98,13 +98,12 @@ func (c *certificates) start(ctx context.Context, beats *heartbeat.Set, log *slo
 func (c *certificates) run(ctx context.Context, beat *heartbeat.Beat, log *slog.Logger) {
 	tick := time.NewTicker(certificateEvery)
 	defer tick.Stop()
-	for {
+	for ctx.Err() == nil {
 		beat.Beat()
 		c.look(time.Now(), log)
 		beat.Rest()
 		select {
 		case <-ctx.Done():
-			return
 		case <-tick.C:
 		}
 	}
