@@ -18,7 +18,7 @@ import (
 const flowsPerPage = 512
 
 // A reader must accept each pieceBytes of an answer within writeTimeout, or its connection is
-// closed: what waits for it is memory of the gateway. The reader of a capture has any time: its
+// closed, because the rest of the answer is in memory. The reader of a capture has any time: its
 // records are in a ring, and it loses those that do not fit.
 const (
 	writeTimeout = 30 * time.Second
@@ -102,8 +102,8 @@ func (s *Server) serve(h http.Handler, w http.ResponseWriter, r *http.Request) {
 	t.extend() // the handler may have waited since its last write
 }
 
-// timedWriter gives each piece of an answer a deadline of its own, or none if timeout is 0.
-// net/http writes what is left after the handler by the last one.
+// timedWriter gives each piece of an answer a deadline of its own, or none if timeout is 0. After
+// the handler has returned, net/http writes the rest of its buffer by the last deadline.
 type timedWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController

@@ -35,7 +35,7 @@ type HistogramView struct {
 	SumMicros    uint64 `json:"sumMicros"`
 	MedianMicros uint64 `json:"medianMicros"`
 	P99Micros    uint64 `json:"p99Micros"`
-	// Buckets has those with a count, by time.
+	// Buckets has the buckets that have a count, by time.
 	Buckets []BucketView `json:"buckets"`
 }
 

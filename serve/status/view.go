@@ -201,7 +201,7 @@ type EventView struct {
 	Time    time.Time `json:"time"`  // later than the time of the event before
 	Level   string    `json:"level"` // INFO, WARN, ERROR
 	Message string    `json:"message"`
-	// Details are what the event is about.
+	// Details are the fields of the log line.
 	Details map[string]string `json:"details,omitempty"`
 }
 
