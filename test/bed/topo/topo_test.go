@@ -5,6 +5,7 @@ package topo
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -229,8 +230,14 @@ func TestCloseEndsProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left, err := n.Leftovers(); err != nil || len(left) == 0 {
-		t.Errorf("a running process is not found: %v %v", left, err)
+	// execve closes the pipe that Start waits for before the process has its environment.
+	if err := Until(t.Context(), 10*time.Second, time.Millisecond, func(context.Context) error {
+		if left, err := n.Leftovers(); err != nil || len(left) == 0 {
+			return fmt.Errorf("a running process is not found: %v %v", left, err)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
 	}
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
