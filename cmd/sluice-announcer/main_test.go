@@ -7,11 +7,9 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -53,59 +51,28 @@ func TestFilesAreTrusted(t *testing.T) {
 	}
 }
 
-// mainVariable makes the test binary run the announcer.
-const mainVariable = "SLUICE_TEST_MAIN"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(mainVariable) == "" {
-		os.Exit(m.Run())
-	}
-	main()
-}
+func TestMain(m *testing.M) { machine.RunMain(m, main) }
 
 // TestNobodyReadsTheLog: an announcer whose standard error is a full pipe without a reader, or a
 // closed one, reads its objects, follows their changes, answers and ends.
 func TestNobodyReadsTheLog(t *testing.T) {
 	for name, gone := range map[string]bool{"full": false, "gone": true} {
 		t.Run(name, func(t *testing.T) {
-			read, write, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer read.Close()
-			if err := machine.FillPipe(write); err != nil {
-				t.Fatal(err)
-			}
-			if gone {
-				read.Close()
-			}
 			dir := t.TempDir()
 			config := filepath.Join(dir, "objects.yaml")
 			peer(t, config, "first")
-			c := exec.Command(os.Args[0], "--state-dir", dir, "--node-name", "n", "--listen", "", "--config", config,
-				"--router-id", "192.0.2.1", "--gateway", filepath.Join(dir, "pulse.sock"))
-			c.Env, c.Stderr = append(os.Environ(), mainVariable+"=1"), write
-			if err := c.Start(); err != nil {
+			c, err := machine.StartUnread(gone, "--state-dir", dir, "--node-name", "n", "--listen", "", "--config",
+				config, "--router-id", "192.0.2.1", "--gateway", filepath.Join(dir, "pulse.sock"))
+			if err != nil {
 				t.Fatal(err)
 			}
-			write.Close()
-			ended := make(chan error, 1)
-			go func() { ended <- c.Wait() }()
-			defer func() { _ = c.Process.Kill() }()
+			defer c.Close()
 			for _, want := range []string{"first", "second", "third"} {
 				peer(t, config, want)
 				has(t, filepath.Join(dir, "status.sock"), want)
 			}
-			if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
-			select {
-			case err := <-ended:
-				if err != nil {
-					t.Errorf("it ended: %v", err)
-				}
-			case <-time.After(10 * time.Second):
-				t.Error("it does not end within 10 s of SIGTERM")
+			if err := c.End(10 * time.Second); err != nil {
+				t.Error(err)
 			}
 		})
 	}

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -38,15 +36,7 @@ func TestKubeconfigIsTrusted(t *testing.T) {
 	}
 }
 
-// mainVariable makes the test binary run the controller.
-const mainVariable = "SLUICE_TEST_MAIN"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(mainVariable) == "" {
-		os.Exit(m.Run())
-	}
-	main()
-}
+func TestMain(m *testing.M) { machine.RunMain(m, main) }
 
 // TestNobodyReadsTheLog: a controller whose standard error is a full pipe without a reader, or a
 // closed one, leads, gives Services their addresses, and ends.
@@ -67,40 +57,17 @@ func TestNobodyReadsTheLog(t *testing.T) {
 	}
 	for name, gone := range map[string]bool{"full": false, "gone": true} {
 		t.Run(name, func(t *testing.T) {
-			read, write, err := os.Pipe()
+			c, err := machine.StartUnread(gone, "--kubeconfig", kubeconfig, "--namespace", "log", "--lease", name,
+				"--listen", "")
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer read.Close()
-			if err := machine.FillPipe(write); err != nil {
-				t.Fatal(err)
-			}
-			if gone {
-				read.Close()
-			}
-			c := exec.Command(os.Args[0], "--kubeconfig", kubeconfig, "--namespace", "log", "--lease", name,
-				"--listen", "")
-			c.Env, c.Stderr = append(os.Environ(), mainVariable+"=1"), write
-			if err := c.Start(); err != nil {
-				t.Fatal(err)
-			}
-			write.Close()
-			ended := make(chan error, 1)
-			go func() { ended <- c.Wait() }()
-			defer func() { _ = c.Process.Kill() }()
+			defer c.Close()
 			for i := range 3 {
 				hasAddress(ctx, t, api, fmt.Sprintf("%s-%d", name, i))
 			}
-			if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
-			select {
-			case err := <-ended:
-				if err != nil {
-					t.Errorf("it ended: %v", err)
-				}
-			case <-time.After(machine.Slower(10 * time.Second)):
-				t.Error("it does not end within 10 s of SIGTERM")
+			if err := c.End(machine.Slower(10 * time.Second)); err != nil {
+				t.Error(err)
 			}
 		})
 	}
