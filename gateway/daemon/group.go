@@ -110,30 +110,31 @@ func (d *Daemon) groupPulse(in *pulseInput) {
 	}
 }
 
-// watchSources removes the routes of source addresses whose last flow has ended, and forgets such
-// addresses of before: another gateway may have them next.
+// watchSources removes the routes of source addresses whose last flow has ended. It also forgets
+// former source addresses without flows, because another gateway may get them.
 func (d *Daemon) watchSources(context.Context) {
 	d.host.watchSources()
 	former, used := d.formerSources.Load(), d.host.former.Load()
 	if former == nil || used == nil {
 		return
 	}
-	kept, gone := endedSources(*former, d.settings.config(), *used, d.flows.ofSource)
+	c := d.settings.config()
+	kept, gone := endedSources(*former, c, *used, d.flows.ofSource)
 	if len(gone) == 0 {
 		return
 	}
-	c := d.settings.config()
 	err := d.handOver.unlessOffering(func() error { return sources.Drop(c.StateDir, gone) })
 	if errors.Is(err, errOffering) {
 		return
 	}
-	if d.formerSources.Store(&kept); err != nil { // the next process looks again
+	d.formerSources.Store(&kept)
+	if err != nil { // the next process looks again
 		d.log.Warn("source addresses that no flow has any more stay noted", "addresses", gone, "error", err)
 	}
 }
 
-// endedSources divides former source addresses into those that flows of this gateway may have, and
-// the others. flows counts the flows with an address.
+// endedSources splits former source addresses: flows of this gateway may have kept ones, but not
+// gone ones. flows counts the flows with an address.
 func endedSources(former []netip.Addr, c *config.Configuration, used []netip.Addr, flows func(netip.Addr) int) (
 	kept, gone []netip.Addr) {
 	others := groupAddresses(c)
@@ -150,11 +151,11 @@ func endedSources(former []netip.Addr, c *config.Configuration, used []netip.Add
 	return kept, gone
 }
 
-// withFormer adds the source addresses that this gateway had in a group, and has no more: without a
-// route to this gateway their flows would end. An address that another gateway of the group has is
-// that one's. used are the former source addresses that flows have; nil: it is not known yet.
+// withFormer adds the source addresses that this gateway had in a group before, because their flows
+// need a route to this gateway. It skips addresses that the configuration has. used are the former
+// source addresses that flows have; nil: it is not known yet.
 func withFormer(list []pulse.Source, former []netip.Addr, c *config.Configuration, used *[]netip.Addr) []pulse.Source {
-	configured := slices.Concat(groupAddresses(c), c.SNAT.Addresses)
+	configured := configuredSources(c)
 	list = slices.Clone(list)
 	for _, a := range former {
 		listed := slices.ContainsFunc(list, func(s pulse.Source) bool { return s.Address == a })
