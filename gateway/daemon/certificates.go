@@ -34,7 +34,7 @@ type certificate struct {
 	logged   status.ConditionView
 }
 
-// expiry is the end of one certificate among those that a use needs.
+// expiry is when a certificate that a use needs ends.
 type expiry struct {
 	of   string
 	at   time.Time
@@ -173,7 +173,8 @@ func (c *certificate) condition(now time.Time) (v status.ConditionView, bad bool
 	return v, true
 }
 
-// next returns the one to tell of: one that has certainly ended, or else the first.
+// next returns the expiry to report: of a certificate that is needed and has ended, or else the
+// first.
 func (c *certificate) next(now time.Time) expiry {
 	first := c.expiries[0]
 	for _, e := range c.expiries {
@@ -190,7 +191,7 @@ func (c *certificate) next(now time.Time) expiry {
 // ended reports whether the certificate has ended.
 func (e *expiry) ended(now time.Time) bool { return !now.Before(e.at) }
 
-// conditions returns those of all certificates.
+// conditions returns the conditions of all certificates.
 func (c *certificates) conditions(now time.Time) (list []status.ConditionView) {
 	for _, of := range c.present() {
 		if v, bad := of.condition(now); bad {

@@ -242,8 +242,8 @@ func (h *hostSide) watchSources() {
 	}
 }
 
-// lookAtSources returns the source addresses that live flows have, and notes those that only flows
-// need, which are announced, with a pair or without one. routes must be locked.
+// lookAtSources returns the source addresses of live flows. It sets former to the addresses among
+// them that are not configured, with a pair or without one. routes must be locked.
 func (h *hostSide) lookAtSources() (used []netip.Addr) {
 	configured, former := configuredSources(h.settings.config()), []netip.Addr{}
 	used = h.users.sources()

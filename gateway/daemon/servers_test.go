@@ -17,8 +17,8 @@ import (
 	"sluice.dev/sluice/serve/status/statustest"
 )
 
-// TestStatusConnections: each status socket bounds its connections, and the oldest gives way, so
-// that clients that hold connections keep no other from an answer.
+// TestStatusConnections: each status socket closes its oldest connection when it has too many, so
+// that clients that hold connections do not block others.
 func TestStatusConnections(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	shared, err := unixsocket.Share(filepath.Join(dir, "readers"), os.Getgid())

@@ -550,7 +550,7 @@ func TestProgramLost(t *testing.T) {
 }
 
 // TestDeviceCannotBeRead: a port stays open while the process is out of descriptors or memory, and
-// reports that it cannot read its device. It notices later what has happened meanwhile.
+// reports that it cannot read its device. When it can read it again, it finds the changes.
 func TestDeviceCannotBeRead(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	addNIC(t, 2)

@@ -24,8 +24,8 @@ type Config struct {
 	Sources []header.Addr
 	// Others are the other gateways, by their number as a group.Member; see Add.
 	Others []Other
-	// Removed are gateways that were removed, with the numbers after those of Others: the table may
-	// have copies of their flows; see Remove.
+	// Removed are the removed gateways whose flows the table may have copies of; see Remove. Their
+	// numbers follow the numbers of Others.
 	Removed []Other
 	// Unowned: another process has the table still. Recover must be called when this one has it.
 	Unowned bool

@@ -18,9 +18,9 @@ const version = 1
 
 // Lists are the gateways of a group, as one of them knows them.
 type Lists struct {
-	// Members are those of the list in force.
+	// Members are the members in force.
 	Members []config.GroupMember `json:"members"`
-	// Removed are gateways that were removed, and that this one may have flows of.
+	// Removed are the removed gateways whose flows this one may have.
 	Removed []config.GroupMember `json:"removed,omitempty"`
 }
 

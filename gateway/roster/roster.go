@@ -245,8 +245,8 @@ func (r *roster) separate() (again bool) {
 	return again
 }
 
-// leaving returns the members of the list in force that the new one has no more. This gateway may
-// have flows of theirs, as of those that were removed before.
+// leaving returns the members in force that the new list does not have. This gateway may have their
+// flows, like the flows of gateways that were removed before.
 func (r *roster) leaving() (list []config.GroupMember) {
 	for i := range r.Last {
 		if !r.has(r.Last[i].Name) {

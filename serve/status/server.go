@@ -18,8 +18,8 @@ import (
 const flowsPerPage = 512
 
 // A reader must accept each pieceBytes of an answer within writeTimeout, or its connection is
-// closed, because the rest of the answer is in memory. The reader of a capture has any time: its
-// records are in a ring, and it loses those that do not fit.
+// closed, because the rest of the answer is in memory. A capture has no deadline: its
+// records are in a ring, which drops records while it is full.
 const (
 	writeTimeout = 30 * time.Second
 	pieceBytes   = 64 << 10

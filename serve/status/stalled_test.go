@@ -45,9 +45,9 @@ func serveThrough(
 	return path, closed
 }
 
-// TestReaderThatStalls: the server closes the connection of a client that does not read its
-// answer, whichever it asked for but a capture. Otherwise the answer's memory and goroutine would
-// be held until the client ends.
+// TestReaderThatStalls: the server closes the connection of a client that does not read its answer,
+// except for a capture. Otherwise the client would hold the answer's memory and goroutine until it
+// ends.
 func TestReaderThatStalls(t *testing.T) {
 	g := statustest.New()
 	long := strings.Repeat("x", 4<<20) // more than a socket buffers

@@ -79,7 +79,7 @@ func LimitDescriptors(t tester, pid int, most uint64) (restore func()) {
 }
 
 // Shortages are the errors of a process, or a machine, that is out of descriptors or memory. They
-// have no information about what was to be read.
+// do not say whether the object to read exists.
 var Shortages = []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS}
 
 // Short runs f on a thread of its own, whose system calls that open a file or a socket, use a BPF
