@@ -239,6 +239,25 @@ func (h *Handle) Tuple(ref Ref, side Side, out *header.Tuple) {
 	h.arena(ref&refV6 != 0).tuple(ref.index(), side, out)
 }
 
+// PortHolder returns the record of an ended flow that holds its port with a reply tuple, or 0. It
+// ends a flow that has expired.
+func (h *Handle) PortHolder(reply *header.Tuple, now Time) Ref {
+	a := h.arena(reply.V6)
+	var k key
+	k.from(reply)
+	slot := a.find(h.secret.hash(a.v6, &k), &k)
+	if slot == 0 || slotSideOf(slot) != ReplySide {
+		return 0
+	}
+	i := slotIndex(slot)
+	h.expire(a, i, now.Ticks())
+	client := a.keyOf(i, ClientSide)
+	if !a.flow(i).load().Held() || a.find(h.secret.hash(a.v6, &client), &client) == slotOf(i, ClientSide) {
+		return 0 // a handle that ends a flow removes the client's key when the port rests
+	}
+	return a.ref(i)
+}
+
 // LookEvery is how often each copy is to be given to Used.
 const LookEvery = 5 * time.Second
 

@@ -13,11 +13,15 @@ func (f *Flows) Read(slot uint32) (r group.Record, ok bool) {
 	return r, ok
 }
 
-// Find returns the slot of the own flow with a reply tuple.
+// Find returns the slot of the own flow with a reply tuple. If one has ended and holds its port,
+// the Ledger knows the end when Find returns.
 func (f *Flows) Find(reply header.Tuple) (slot uint32, found bool) {
 	f.enter()
 	r := f.find(&reply, flowtable.ReplySide)
 	if r == 0 || !f.handle.Tracked(r) {
+		if ended := f.handle.PortHolder(&reply, f.now()); ended != 0 {
+			f.see(ended)
+		}
 		return 0, false
 	}
 	slot = f.table.Slot(r)

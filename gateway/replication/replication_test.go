@@ -503,6 +503,35 @@ func TestTakenBack(t *testing.T) {
 	})
 }
 
+// TestReturnedAfterItsEnd: a member returns a flow that has just ended here, by a segment or by its
+// timeout, so its tuple is in use and the Ledger may not know the end yet. The port is held then.
+func TestReturnedAfterItsEnd(t *testing.T) {
+	for _, expired := range []bool{false, true} {
+		inLab(t, 2, func(l *lab) {
+			c := newConnection(families[0], 1000)
+			c.establish(l, 0)
+			l.settle(0)
+			p := headertest.TCP(c.backend, c.source, ack)
+			reply := header.Tuple{Src: header.AddrFrom(p.Src), SrcPort: p.SrcPort, Dst: header.AddrFrom(p.Dst),
+				DstPort: p.DstPort, Proto: header.ProtoTCP}
+			g := l.gateways[0]
+			g.x.Do(func() {
+				g.enter()
+				if expired {
+					time.Sleep(2 * idle)
+					g.rest()
+				} else {
+					g.handle.Delete(g.find(&reply, flowtable.ReplySide))
+				}
+				slot, live := g.Find(reply)
+				if live || !g.ledger.TakeBack(0, slot, live, reply) || !g.ledger.Held(reply) {
+					t.Errorf("expired %t: live %t, held %t", expired, live, g.ledger.Held(reply))
+				}
+			})
+		})
+	}
+}
+
 // state returns the state of a connection's flow at a gateway.
 func (l *lab) state(id int, c *connection) (s flowtable.State) {
 	p := headertest.TCP(c.client, c.vip, ack)
