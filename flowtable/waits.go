@@ -1,7 +1,6 @@
 package flowtable
 
 import (
-	"math"
 	"sync/atomic"
 	"time"
 
@@ -89,8 +88,6 @@ func makeClock(r Ref, now Time, asked bool) clock {
 	return owner(r) | clock(now/Time(time.Microsecond))<<timeShift&clockTime | clock(b2i(asked))*clockAsked
 }
 
-func (c clock) of(r Ref) bool { return c>>refShift == owner(r)>>refShift }
-
 // since returns the time from another clock to c. It is 0 if that one is later: another worker's
 // batch may be later than ours. Times wrap after three days.
 func (c clock) since(other clock) time.Duration {
@@ -103,27 +100,39 @@ func (w *waits) set(r Ref) *[8]atomic.Uint64 { return &w[uint32(r)%uint32(len(w)
 
 // start sets the clock of a flow. Loads and stores publish only the word itself.
 func (w *waits) start(r Ref, c clock) {
-	set := w.set(r)
-	at, age := &set[0], time.Duration(-1)
+	set, free := w.set(r), -1
 	for i := range set {
-		switch old := clock(set[i].Load()); {
-		case old.of(r):
+		old := clock(set[i].Load())
+		if (old^c)>>refShift == 0 { // the flow's own
 			set[i].Store(uint64(c))
 			return
-		case old == 0:
-			at, age = &set[i], math.MaxInt64
-		case c.since(old) > age:
-			at, age = &set[i], c.since(old)
+		}
+		if old == 0 {
+			free = i
 		}
 	}
-	at.Store(uint64(c))
+	if free < 0 {
+		free = c.oldest(set)
+	}
+	set[free].Store(uint64(c))
+}
+
+// oldest returns the index of the clock in a set that began first.
+func (c clock) oldest(set *[8]atomic.Uint64) (at int) {
+	age := time.Duration(-1)
+	for i := range set {
+		if d := c.since(clock(set[i].Load())); d > age {
+			at, age = i, d
+		}
+	}
+	return at
 }
 
 // find returns the word of a flow, or nil, and its clock.
 func (w *waits) find(r Ref) (*atomic.Uint64, clock) {
-	set := w.set(r)
+	set, own := w.set(r), owner(r)>>refShift
 	for i := range set {
-		if c := clock(set[i].Load()); c.of(r) {
+		if c := clock(set[i].Load()); c>>refShift == own {
 			return &set[i], c
 		}
 	}
