@@ -28,9 +28,6 @@ func (w *Worker) fromDirectConnection(p *packet, ref flowtable.Ref, side flowtab
 		}
 		return false
 	}
-	if _, known := w.flows.Opening(ref); !known {
-		return false
-	}
 	if !w.flows.Foreign(ref, &p.segment) || !w.keepsClient(ref, p) || w.c.StrictReversePath && w.offPath(p, ref) {
 		return false
 	}

@@ -1,6 +1,8 @@
 package flowtable
 
 import (
+	"math/bits"
+
 	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
@@ -34,11 +36,13 @@ func (n *NewFlow) untranslated(replyPorts uint32) bool {
 
 // Direct reports whether a flow has direct return.
 func (h *Handle) Direct(r Ref) bool {
+	ports := &h.Flow(r).ports
+	return bits.RotateLeft32(ports[ClientSide].Load(), 16) == ports[ReplySide].Load() && h.sameAddrs(r)
+}
+
+// sameAddrs reports whether neither address of a flow is translated.
+func (h *Handle) sameAddrs(r Ref) bool {
 	a, i := h.arena(r&refV6 != 0), r.index()
-	ports := &a.flow(i).ports
-	if p := ports[ClientSide].Load(); p<<16|p>>16 != ports[ReplySide].Load() {
-		return false
-	}
 	client, reply := a.keyOf(i, ClientSide), a.keyOf(i, ReplySide)
 	if !a.v6 {
 		return client.addr[0]<<32|client.addr[0]>>32 == reply.addr[0]
