@@ -27,14 +27,14 @@ func (w *Worker) forward(p *packet, ref flowtable.Ref, side flowtable.Side) deci
 			return v
 		}
 	}
-	s := w.verified(p, ref, side) // deliver rewrites the packet and may give its frame away
+	s := w.verified(p, ref, side) // deliverTranslated rewrites the packet and may give its frame away
 	if side == flowtable.ReplySide {
 		if v, leaves := w.mayLeave(p, ref, &s); !leaves {
 			return v
 		}
 	}
 	first := side == flowtable.ReplySide && p.Tuple.Proto == header.ProtoTCP && w.flows.Awaits(ref)
-	v := w.deliver(p, ref, side)
+	v := w.deliverTranslated(p, ref, side)
 	if first && !s.Unverified {
 		w.countFirst(ref, s.Flags)
 	}
@@ -44,11 +44,17 @@ func (w *Worker) forward(p *packet, ref flowtable.Ref, side flowtable.Side) deci
 	return v
 }
 
-// deliver forwards a packet of a known flow, translated to the reverse of the other side's tuple.
+// deliver forwards a packet of a known flow, and does not update the flow.
 func (w *Worker) deliver(p *packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
 	if w.flows.Direct(ref) {
 		return w.deliverDirect(p, ref, side)
 	}
+	return w.deliverTranslated(p, ref, side)
+}
+
+// deliverTranslated forwards a packet of a flow without direct return, translated to the reverse of
+// the other side's tuple.
+func (w *Worker) deliverTranslated(p *packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
 	if w.c.StrictReversePath && side == flowtable.ReplySide && w.offPath(p, ref) {
 		return drop(reason.ReversePath)
 	}

@@ -99,7 +99,7 @@ func (w *Worker) finish(first, end int) {
 			continue
 		}
 		width = max(n, 1)
-		if matched && w.tunnels.VNI != 0 && w.tap == nil { // the slow path records packets
+		if matched && w.tunneled(first) && w.tap == nil { // the slow path records packets
 			if n := w.finishDirect(first, upTo); n > 0 {
 				if first += n; first == upTo {
 					width, w.tunnels.first = min(2*width, groupSize), true
@@ -224,6 +224,14 @@ func (w *Worker) rebind(first, end int) bool {
 func (w *Worker) bound(s *flowtable.Search, f *flowtable.Flow) bool {
 	binding, _ := f.BoundTo(s.Side())
 	return binding == w.planner.Binding
+}
+
+// tunneled reports whether the flow of a packet, which has matched, goes through a tunnel. It saves
+// most packets of the slow path finishDirect, which matches them again.
+func (w *Worker) tunneled(first int) bool {
+	s := w.b.searchOf(first)
+	_, id := w.flows.Flow(w.flows.Ref(s)).BoundTo(s.Side())
+	return nexthop.ID(id) == nexthop.Tunnel
 }
 
 // onPath returns the end of the packets of a group, starting at first, that finishPlain may
