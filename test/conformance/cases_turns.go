@@ -53,7 +53,7 @@ func (b *cases) turns() {
 	f = c.service().slice("", "b0", late4)
 	c.last().put = c.last().put[:1]
 	c.put(f.sliceOf("", "IPv4", "b0", late4))
-	c.probe(&probe{how: late, from: outside, to: []dest{f.vip4()}, want: viaB0 + "; late answers counted", n: 12,
+	c.probe(&probe{how: late, from: outside, to: []dest{f.vip4()}, want: viaB0 + "; late answers counted", n: 24,
 		slow: 3500 * time.Millisecond, unasked: whyNoRetry})
 
 	// A client that has been given another endpoint is asked to wait no second time.
