@@ -8,9 +8,7 @@ package fleet
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -64,88 +62,6 @@ func messages(text string) (lines []string) {
 		}
 	}
 	return lines
-}
-
-// gateway is a gateway's pod.
-type gateway struct {
-	Node, Namespace, Pod string
-	// Unready is the reason why the pod cannot run a command; empty if it can.
-	Unready string
-}
-
-// podList has the fields of a list of pods that choose a gateway.
-type podList struct {
-	Items []pod `json:"items"`
-}
-
-type pod struct {
-	Metadata struct {
-		Name, Namespace   string
-		CreationTimestamp time.Time
-		DeletionTimestamp *time.Time
-	} `json:"metadata"`
-	Spec struct {
-		NodeName string `json:"nodeName"`
-	} `json:"spec"`
-	Status struct {
-		Phase string `json:"phase"`
-	} `json:"status"`
-}
-
-// gateways lists the gateways by node. Where two pods run on a node, as in an update, it is the
-// older one that is not ending: the other one waits for it.
-func (k *kubectl) gateways(ctx context.Context, namespace, selector string) ([]gateway, error) {
-	args := []string{"get", "pods", "--selector", selector, "-o", "json"}
-	if namespace == "" {
-		args = append(args, "--all-namespaces")
-	} else {
-		args = append(args, "--namespace", namespace)
-	}
-	var out bytes.Buffer
-	if _, err := k.run(ctx, &out, args...); err != nil {
-		return nil, fmt.Errorf("list the gateways' pods: %w", err)
-	}
-	var list podList
-	if err := json.Unmarshal(out.Bytes(), &list); err != nil {
-		return nil, fmt.Errorf("kubectl's list of pods cannot be read: %w", err)
-	}
-	slices.SortStableFunc(list.Items, func(a, b pod) int {
-		return cmp.Or(cmp.Compare(a.Spec.NodeName, b.Spec.NodeName), cmp.Compare(a.rank(), b.rank()),
-			a.Metadata.CreationTimestamp.Compare(b.Metadata.CreationTimestamp))
-	})
-	var found []gateway
-	for i := range list.Items {
-		p := &list.Items[i]
-		if n := len(found); n > 0 && p.Spec.NodeName != "" && found[n-1].Node == p.Spec.NodeName {
-			continue
-		}
-		g := gateway{Node: cmp.Or(p.Spec.NodeName, p.Metadata.Name), Namespace: p.Metadata.Namespace,
-			Pod: p.Metadata.Name}
-		if p.Status.Phase != "Running" {
-			g.Unready = fmt.Sprintf("pod %s is %s", g.Pod, p.Status.Phase)
-		}
-		found = append(found, g)
-	}
-	if len(found) == 0 {
-		where := "any namespace"
-		if namespace != "" {
-			where = "namespace " + namespace
-		}
-		return nil, fmt.Errorf("no pod in %s has the labels %s: give the labels of the gateways with --selector", where,
-			selector)
-	}
-	return found, nil
-}
-
-// rank is 0 for a pod that may forward.
-func (p *pod) rank() int {
-	switch {
-	case p.Status.Phase != "Running":
-		return 2
-	case p.Metadata.DeletionTimestamp != nil:
-		return 1
-	}
-	return 0
 }
 
 // answer is what one gateway printed.

@@ -2,14 +2,15 @@ package fleet
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
-// fakeKubectl is a kubectl with gateways on nodes a and b, and the pods of EXTRA. Node b has
-// a second, newer pod.
+// fakeKubectl is a kubectl with gateways on nodes a and b, and the pods of EXTRA.
 const fakeKubectl = `#!/bin/sh
 echo "$*" >> "$KUBECTL_LOG"
 case "$*" in
@@ -17,18 +18,17 @@ case "$*" in
    echo "The connection was refused" >&2; exit 1 ;;
 *"get pods"*) cat <<'PODS'
 {"items":[
- {"metadata":{"name":"b-new","namespace":"s","creationTimestamp":"2026-01-02T00:00:00Z"},"spec":{"nodeName":"b"},"status":{"phase":"Running"}},
- {"metadata":{"name":"b-old","namespace":"s","creationTimestamp":"2026-01-01T00:00:00Z"},"spec":{"nodeName":"b"},"status":{"phase":"Running"}},
- {"metadata":{"name":"a-0","namespace":"s","creationTimestamp":"2026-01-01T00:00:00Z"},"spec":{"nodeName":"a"},"status":{"phase":"Running"}}
+ {"metadata":{"name":"b-0","namespace":"s"},"spec":{"nodeName":"b","hostNetwork":true},"status":{"phase":"Running"}},
+ {"metadata":{"name":"a-0","namespace":"s"},"spec":{"nodeName":"a","hostNetwork":true},"status":{"phase":"Running"}}
  EXTRA]}
 PODS
 ;;
 *"exec"*"a-0"*"drops"*) echo 'No packet was dropped in the last 1m0s.' >&2 ;;
-*"exec"*"b-old"*"drops"*) printf 'REASON   PACKETS\nno_flow  3\n' ;;
+*"exec"*"b-0"*"drops"*) printf 'REASON   PACKETS\nno_flow  3\n' ;;
 *"exec"*"a-0"*json*) echo '[{"name":"x","flows":1}]' ;;
-*"exec"*"b-old"*json*) echo '[{"name":"y","flows":2}]' ;;
+*"exec"*"b-0"*json*) echo '[{"name":"y","flows":2}]' ;;
 *"exec"*"a-0"*) printf 'SERVICE  FLOWS\ndemo/echo  1\n' ;;
-*"exec"*"b-old"*) printf 'SERVICE         FLOWS\ndemo/long-name  -\n' ;;
+*"exec"*"b-0"*) printf 'SERVICE         FLOWS\ndemo/long-name  -\n' ;;
 *) echo "sluice: asked $*" >&2; exit 1 ;;
 esac
 `
@@ -48,9 +48,76 @@ func fleet(t *testing.T, extra string, args ...string) (code int, out, errs, log
 	return code, o.String(), e.String(), string(text)
 }
 
-const pending = `,{"metadata":{"name":"c-0","namespace":"s"},"spec":{"nodeName":"c"},"status":{"phase":"Pending"}}`
+const pending = `,{"metadata":{"name":"c-0","namespace":"s"},"spec":{"nodeName":"c","hostNetwork":true},"status":{"phase":"Pending"}}`
 
-// TestMerge: rows of all gateways are one table or list, and the older pod of a node is asked.
+// running is a further pod.
+func running(name, namespace, node, more string) string {
+	return `,{"metadata":{"name":"` + name + `","namespace":"` + namespace + `"},"spec":{"nodeName":"` + node +
+		`"` + more + `},"status":{"phase":"Running"}}`
+}
+
+const onHost = `,"hostNetwork":true`
+
+// TestForeignPods: a pod of a tenant with the labels of a gateway gets no command. A pod that is
+// not on the host's network is none; where others are in several namespaces, the user names one.
+func TestForeignPods(t *testing.T) {
+	code, out, errs, log := fleet(t, running("x-0", "tenant", "a", ""), "services")
+	if code != 0 || errs != "" || strings.Contains(log, "x-0") || !strings.Contains(out, "demo/echo") {
+		t.Errorf("not on the host's network: exit %d, %s\n%s\nkubectl got:\n%s", code, errs, out, log)
+	}
+	code, _, errs, log = fleet(t, running("x-0", "tenant", "a", onHost), "deny", "192.0.2.1")
+	if code != 1 || strings.Contains(log, "exec") || !strings.Contains(errs, "with -n: s, tenant") {
+		t.Errorf("two namespaces: exit %d, %s\nkubectl got:\n%s", code, errs, log)
+	}
+}
+
+// TestChoose: of an update's two pods on a node the newest ready one is asked, and the other one is
+// named. Pods of two controllers are two gateways.
+func TestChoose(t *testing.T) {
+	pods := func(names ...string) (list []pod) {
+		for i, name := range names { // node-owner-flags: Ready, Ending, Pending
+			node, rest, _ := strings.Cut(name, "-")
+			owner, flags, _ := strings.Cut(rest, "-")
+			var p pod
+			p.Metadata.Name, p.Spec.NodeName, p.Status.Phase = name, node, "Running"
+			p.Metadata.OwnerReferences = append(p.Metadata.OwnerReferences, struct{ UID string }{owner})
+			p.Metadata.CreationTimestamp = time.Unix(int64(i), 0)
+			if strings.Contains(flags, "R") {
+				p.Status.Conditions = append(p.Status.Conditions, struct{ Type, Status string }{"Ready", "True"})
+			}
+			if strings.Contains(flags, "E") {
+				p.Metadata.DeletionTimestamp = &time.Time{}
+			}
+			if strings.Contains(flags, "P") {
+				p.Status.Phase = "Pending"
+			}
+			list = append(list, p)
+		}
+		return list
+	}
+	for _, c := range []struct{ name, pods, want string }{
+		{"the new one waits", "n-x-R n-x-", "n n-x-R [n-x-]"},
+		{"the new one has taken over", "n-x-R1 n-x-R2", "n n-x-R2 [n-x-R1]"},
+		{"the old one ends", "n-x-RE n-x-R", "n n-x-R [n-x-RE]"},
+		{"the new one does not run", "n-x-RE n-x-P", "n n-x-RE [n-x-P]"},
+		{"two controllers", "n-x-R n-y-R", "n/n-x-R n-x-R [], n/n-y-R n-y-R []"},
+	} {
+		var got []string
+		for _, g := range choose(pods(strings.Fields(c.pods)...)) {
+			got = append(got, fmt.Sprint(g.Node, " ", g.Pod, " ", g.Others))
+		}
+		if strings.Join(got, ", ") != c.want {
+			t.Errorf("%s: %s, want %s", c.name, strings.Join(got, ", "), c.want)
+		}
+	}
+	second := running("b-1", "s", "b", onHost+`}, "metadata":{"name":"b-1","namespace":"s","ownerReferences":[{"uid":"o"}]`)
+	_, _, errs, _ := fleet(t, second+strings.ReplaceAll(second, "b-1", "b-2"), "services")
+	if !strings.Contains(errs, "b/b-1: pod b-1 is asked, not b-2") {
+		t.Errorf("the other pod is not named: %s", errs)
+	}
+}
+
+// TestMerge: rows of all gateways are one table or list.
 func TestMerge(t *testing.T) {
 	code, out, errs, _ := fleet(t, "", "services")
 	want := "GATEWAY  SERVICE         FLOWS\na        demo/echo       1\nb        demo/long-name  -\n"
@@ -63,7 +130,7 @@ func TestMerge(t *testing.T) {
 		t.Errorf("exit %d, %s\n%s", code, errs, out)
 	}
 	if !strings.Contains(log,
-		"--context=prod exec --namespace s b-old --container sluice -- sluice services demo/echo -o json") {
+		"--context=prod exec --namespace s b-0 --container sluice -- sluice services demo/echo -o json") {
 		t.Errorf("kubectl got:\n%s", log)
 	}
 }

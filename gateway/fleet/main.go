@@ -92,7 +92,7 @@ func (s *session) root() *cobra.Command {
 	}
 	f := root.Flags()
 	f.SetInterspersed(false)
-	f.StringVarP(&s.namespace, "namespace", "n", "", "namespace of the gateways (default: all)")
+	f.StringVarP(&s.namespace, "namespace", "n", "", "namespace of the gateways (default: the only one that has any)")
 	f.StringVarP(&s.selector, "selector", "l", defaultSelector, "labels of the gateways' pods")
 	f.StringVar(&s.container, "container", "sluice", "container of the gateway in its pod")
 	f.StringVar(&s.context, "context", "", "context of the kubeconfig")
@@ -116,6 +116,11 @@ func (s *session) find(ctx context.Context) ([]gateway, error) {
 	list, err := s.kubectl.gateways(ctx, s.namespace, s.selector)
 	if err != nil {
 		return nil, failure{err}
+	}
+	for i := range list {
+		if g := &list[i]; len(g.Others) > 0 {
+			s.note(g.Node, fmt.Sprintf("pod %s is asked, not %s", g.Pod, strings.Join(g.Others, ", ")))
+		}
 	}
 	return list, nil
 }
@@ -155,11 +160,16 @@ func (s *session) run(ctx context.Context, args []string) error {
 		return failure{err}
 	}
 	for i := range answers {
-		for _, note := range answers[i].notes {
-			fmt.Fprintln(s.errs, objects.Printable(answers[i].Node+": "+note, '\n'))
-		}
+		s.note(answers[i].Node, answers[i].notes...)
 	}
 	return s.failed(answers)
+}
+
+// note prints notes about a gateway.
+func (s *session) note(node string, notes ...string) {
+	for _, n := range notes {
+		fmt.Fprintln(s.errs, objects.Printable(node+": "+n))
+	}
 }
 
 // failed returns an error that names the gateways without a good answer.
