@@ -21,6 +21,10 @@ func TestExitCodesOfCommands(t *testing.T) {
 	if err := os.WriteFile(wrong, []byte("a: b\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	log := t.TempDir()
+	if err := os.WriteFile(filepath.Join(log, "flows-1.jsonl"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	g := statustest.New()
 	g.StatusView.Ready, g.StatusView.Config.Error = false, "line 7"
 	socket := daemon(t, g)
@@ -30,6 +34,7 @@ func TestExitCodesOfCommands(t *testing.T) {
 		"sluice doctor, sluice node check": {"node", "check", "--vni", "7"},
 		"sluice status --wait":             {"status", "--wait", "--timeout", "10ms", "--socket", socket},
 		"sluice probe":                     {"probe", "ready", "--socket", socket},
+		"sluice who":                       {"who", "10.0.0.1:1", "--files", log},
 		"sluice simulate":                  {"simulate", "--capture", today(t), "--manifests", simulated + "/new"},
 	}
 	others := []string{"", "sluice-announcer status", "kubectl sluice"} // tested where these programs are

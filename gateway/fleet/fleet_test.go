@@ -10,12 +10,14 @@ import (
 	"time"
 )
 
-// fakeKubectl is a kubectl with gateways on nodes a and b, and the pods of EXTRA.
+// fakeKubectl is a kubectl with gateways on nodes a and b, and the pods of EXTRA. Pods whose names
+// say so fail, find nothing or print what they should not.
 const fakeKubectl = `#!/bin/sh
 echo "$*" >> "$KUBECTL_LOG"
 case "$*" in
 *"no-server"*) echo 'E1129 20:08:23.538094    5301 memcache.go:265] "Unhandled Error"' >&2
    echo "The connection was refused" >&2; exit 1 ;;
+*"get pods"*"only-a"*) echo '{"items":[{"metadata":{"name":"a-0","namespace":"s"},"spec":{"nodeName":"a","hostNetwork":true},"status":{"phase":"Running"}}]}' ;;
 *"get pods"*) cat <<'PODS'
 {"items":[
  {"metadata":{"name":"b-0","namespace":"s"},"spec":{"nodeName":"b","hostNetwork":true},"status":{"phase":"Running"}},
@@ -23,6 +25,14 @@ case "$*" in
  EXTRA]}
 PODS
 ;;
+*"exec"*"b-0"*"who"*) printf 'PROTO  CLIENT\ntcp    192.0.2.1:1\n' ;;
+*"exec"*"who"*) echo '[]'; echo 'sluice: no flow had the source' >&2
+   echo 'command terminated with exit code 3' >&2; exit 3 ;;
+*"exec"*"c-0"*"doctor"*) printf 'LEVEL  CHECK\nfail   xdp\n'; echo "sluice: 1 check failed" >&2; exit 1 ;;
+*"exec"*"d-0"*"doctor"*) printf 'LEVEL  CHECK\n\npart\033[2J of' ; echo "sluice: killed" >&2; exit 137 ;;
+*"exec"*"doctor"*) printf 'LEVEL  CHECK\nok     xdp\n' ;;
+*"exec"*"d-0"*json*) echo 'panic: no JSON' ;;
+*"exec"*"c-0"*json*) echo '{"name":"z"}'; exit 1 ;;
 *"exec"*"a-0"*"drops"*) echo 'No packet was dropped in the last 1m0s.' >&2 ;;
 *"exec"*"b-0"*"drops"*) printf 'REASON   PACKETS\nno_flow  3\n' ;;
 *"exec"*"a-0"*json*) echo '[{"name":"x","flows":1}]' ;;
@@ -114,6 +124,55 @@ func TestChoose(t *testing.T) {
 	_, _, errs, _ := fleet(t, second+strings.ReplaceAll(second, "b-1", "b-2"), "services")
 	if !strings.Contains(errs, "b/b-1: pod b-1 is asked, not b-2") {
 		t.Errorf("the other pod is not named: %s", errs)
+	}
+}
+
+// TestFailuresArePrinted: what a gateway printed before it failed is printed, made printable, and
+// does not change the form of the others' answers.
+func TestFailuresArePrinted(t *testing.T) {
+	bad := running("c-0", "s", "c", onHost) + running("d-0", "s", "d", onHost)
+	code, out, errs, _ := fleet(t, bad, "doctor")
+	const want = "GATEWAY  LEVEL  CHECK\na        ok     xdp\nb        ok     xdp\nc        fail   xdp\n" +
+		"d  LEVEL  CHECK\nd  \nd  part [2J of\n"
+	if code != 1 || out != want || !strings.Contains(errs, "c: 1 check failed\n  d: killed") {
+		t.Errorf("exit %d, %s\n%s\nwant\n%s", code, errs, out, want)
+	}
+	code, out, errs, _ = fleet(t, bad, "services", "-o", "yaml")
+	if code != 1 || !strings.Contains(out, "name: x") || !strings.Contains(out, "gateway: c\n  name: z") ||
+		!strings.Contains(errs, "c: exit code 1\n  d: its answer is not JSON") {
+		t.Errorf("exit %d, %s\n%s", code, errs, out)
+	}
+}
+
+// TestLongAnswer: an answer is kept up to a bound, at the end of a line, and the cut is named.
+func TestLongAnswer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubectl")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\nprintf 'line 1\\nline 2\\nline 3\\n'\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for most, want := range map[int]string{17: "line 1\nline 2\n", 21: "line 1\nline 2\nline 3\n"} {
+		k := kubectl{program: path, most: most}
+		a := k.ask(t.Context(), make([]gateway, 1), "sluice", time.Minute, nil)[0]
+		if cut := a.err != nil && strings.Contains(a.err.Error(), "more than 17 bytes"); string(a.out) != want ||
+			cut != (most == 17) {
+			t.Errorf("%d bytes: %q, %v", most, a.out, a.err)
+		}
+	}
+}
+
+// TestNone: a gateway that has found nothing has not failed, and one that has found it is enough.
+func TestNone(t *testing.T) {
+	code, out, errs, _ := fleet(t, "", "who", "10.0.1.2:21360")
+	if code != 0 || !strings.Contains(out, "b        tcp    192.0.2.1:1") || errs != "a: no flow had the source\n" {
+		t.Errorf("exit %d, %s\n%s", code, errs, out)
+	}
+	code, _, errs, _ = fleet(t, pending, "who", "10.0.1.2:21360")
+	if code != 1 || !strings.Contains(errs, "c: pod c-0 is Pending") {
+		t.Errorf("with a failure: exit %d, %s", code, errs)
+	}
+	code, _, errs, _ = fleet(t, "", "-l", "only-a", "who", "10.0.1.2:21360")
+	if code != 3 || !strings.Contains(errs, "a: no flow had the source\nkubectl sluice: no gateway has found it") {
+		t.Errorf("nobody: exit %d, %s", code, errs)
 	}
 }
 

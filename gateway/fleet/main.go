@@ -36,7 +36,7 @@ type session struct {
 
 // Main executes one command line of kubectl sluice and returns the exit code (usage.ExitCodes).
 func Main(ctx context.Context, version string, args []string, out, errs io.Writer) int {
-	s := &session{version: version, kubectl: kubectl{program: "kubectl"}, out: out, errs: errs}
+	s := &session{version: version, kubectl: kubectl{program: "kubectl", most: maxAnswerBytes}, out: out, errs: errs}
 	root := s.root()
 	root.SetArgs(append([]string{}, args...))
 	root.SetOut(out)
@@ -46,6 +46,9 @@ func Main(ctx context.Context, version string, args []string, out, errs io.Write
 	switch {
 	case err == nil:
 		return usage.OK
+	case errors.Is(err, errNone):
+		fmt.Fprintln(errs, "kubectl sluice:", err)
+		return usage.Findings
 	case errors.As(err, &failed):
 		fmt.Fprintln(errs, "kubectl sluice:", objects.Printable(err.Error(), '\n'))
 		return usage.Failure
@@ -172,13 +175,25 @@ func (s *session) note(node string, notes ...string) {
 	}
 }
 
-// failed returns an error that names the gateways without a good answer.
+// errNone is the result of a command that has found nothing on any gateway.
+var errNone = errors.New("no gateway has found it")
+
+// failed returns an error that names the gateways without a good answer. One gateway that has found
+// something is enough.
 func (s *session) failed(answers []answer) error {
 	var bad []string
+	none := 0
 	for i := range answers {
-		if a := &answers[i]; a.err != nil {
+		a := &answers[i]
+		if a.err != nil {
 			bad = append(bad, fmt.Sprintf("  %s: %v", a.Node, a.err))
 		}
+		if a.none {
+			none++
+		}
+	}
+	if none == len(answers) {
+		return failure{errNone}
 	}
 	if len(bad) == 0 {
 		return nil

@@ -3,6 +3,7 @@ package fleet
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -10,24 +11,43 @@ import (
 	"text/tabwriter"
 
 	"sigs.k8s.io/yaml"
+
+	"sluice.dev/sluice/control/objects"
 )
 
 // field is the name of the gateway in JSON and YAML.
 const field = "gateway"
 
-// mergeJSON returns one list of the objects of all answers, each with its gateway.
-func mergeJSON(answers []answer) ([]map[string]any, error) {
+// mergeJSON returns one list of the objects of all answers, each with its gateway. An answer that
+// is no JSON gets an error, and is left out.
+func mergeJSON(answers []answer) []map[string]any {
 	list := []map[string]any{}
 	for i := range answers {
 		a := &answers[i]
-		if a.err != nil {
-			continue
+		some, err := objectsOf(a)
+		switch {
+		case err == nil:
+			list = append(list, some...)
+		case a.err == nil && !a.none:
+			a.err = fmt.Errorf("its answer is not JSON: %w", err)
 		}
-		decoder := json.NewDecoder(bytes.NewReader(a.out))
-		decoder.UseNumber()
+	}
+	return list
+}
+
+// objectsOf returns the objects of an answer.
+func objectsOf(a *answer) ([]map[string]any, error) {
+	var list []map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(a.out))
+	decoder.UseNumber()
+	for {
 		var v any
-		if err := decoder.Decode(&v); err != nil {
-			return nil, fmt.Errorf("%s: its answer is not JSON: %w", a.Node, err)
+		err := decoder.Decode(&v)
+		if errors.Is(err, io.EOF) && len(bytes.TrimSpace(a.out)) > 0 {
+			return list, nil
+		}
+		if err != nil {
+			return nil, err
 		}
 		rows, ok := v.([]any)
 		if !ok {
@@ -42,15 +62,10 @@ func mergeJSON(answers []answer) ([]map[string]any, error) {
 			list = append(list, object)
 		}
 	}
-	return list, nil
 }
 
 func printObjects(w io.Writer, format string, answers []answer) error {
-	list, err := mergeJSON(answers)
-	if err != nil {
-		return err
-	}
-	text, err := json.MarshalIndent(list, "", "  ")
+	text, err := json.MarshalIndent(mergeJSON(answers), "", "  ")
 	if err == nil && format == "yaml" {
 		text, err = yaml.JSONToYAML(text)
 	} else {
@@ -68,22 +83,21 @@ var between = regexp.MustCompile(` {2,}`)
 // head is the first line of a table: names in capitals.
 var head = regexp.MustCompile(`^[A-Z][A-Z0-9 /-]*$`)
 
-// printText prints one table of the answers with a column for the gateway. Answers that are not one
-// table get the gateway in front of each line.
+// printText prints one table of all answers that are one table, with a column for the gateway. The
+// other answers follow, with the gateway in front of each line. A command that fails may have
+// printed why, so its output is printed, too.
 func printText(w io.Writer, answers []answer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	tables := asTables(answers)
 	first := ""
+	var others []*answer
 	for i := range answers {
 		a := &answers[i]
-		if a.err != nil {
+		list := lines(a.out)
+		if !isTable(list) {
+			others = append(others, a)
 			continue
 		}
-		for j, line := range lines(a.out) {
-			if !tables {
-				fmt.Fprintf(t, "%s\t%s\n", a.Node, line)
-				continue
-			}
+		for j, line := range list {
 			cells := between.ReplaceAllString(line, "\t")
 			switch {
 			case j > 0:
@@ -94,22 +108,28 @@ func printText(w io.Writer, answers []answer) error {
 			}
 		}
 	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, a := range others {
+		for _, line := range lines(a.out) {
+			fmt.Fprintf(t, "%s\t%s\n", a.Node, line)
+		}
+	}
 	return t.Flush()
 }
 
-// asTables reports whether each answer is one table.
-func asTables(answers []answer) bool {
-	for i := range answers {
-		list := lines(answers[i].out)
-		for j, line := range list {
-			if line == "" || (j == 0) != head.MatchString(line) {
-				return false
-			}
+// isTable reports whether the lines are one table.
+func isTable(list []string) bool {
+	for j, line := range list {
+		if line == "" || (j == 0) != head.MatchString(line) {
+			return false
 		}
 	}
 	return true
 }
 
+// lines returns the printable text of each line.
 func lines(text []byte) []string {
 	trimmed := strings.TrimRight(string(text), "\n")
 	if trimmed == "" {
@@ -117,7 +137,7 @@ func lines(text []byte) []string {
 	}
 	list := strings.Split(trimmed, "\n")
 	for i := range list {
-		list[i] = strings.TrimRight(list[i], " ")
+		list[i] = strings.TrimRight(objects.Printable(list[i]), " ")
 	}
 	return list
 }

@@ -34,6 +34,7 @@ var ExitCodes = []ExitCode{
 	{Failure, "sluice doctor, sluice node check", "a check failed; with warnings alone it is 0"},
 	{Failure, "sluice status --wait", "the configuration is not in force at --timeout"},
 	{Findings, "sluice simulate", "the change drops or moves flows, ports run out, or packets exceed the MTU"},
+	{Findings, "sluice who", "no flow had the source at that time"},
 	{Failure, "sluice probe", "not live, or not ready"},
 	{Failure, "sluice-announcer status", "the announcer does not answer, or has stalled"},
 	{Failure, "kubectl sluice", "a gateway failed or did not answer; the others' answers are printed"},
