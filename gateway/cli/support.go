@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -28,7 +29,8 @@ func (s *session) supportCommand() *cobra.Command {
 		Short: "Write an archive about this gateway for support, without secrets",
 		Long: "support writes a tar.gz with status, configuration, tables, BPF maps, events, facts of the kernel\n" +
 			"and of the NICs, newest lines of the log, and a short CPU profile. Passwords, keys and tokens are\n" +
-			"removed, packets are not in it. index.json lists all parts, and why one is missing.",
+			"removed, packets are not in it. index.json lists all parts, and why one is missing.\n" +
+			"If the gateway does not answer, the archive has the parts about the host, and the exit code is 1.",
 		Example: "  sluice support\n" +
 			"  sluice support --without-addresses --file - > gateway-1.tar.gz",
 		Args: cobra.NoArgs,
@@ -72,12 +74,17 @@ func (s *session) support(ctx context.Context, src *support.Source, file string,
 	if err != nil {
 		return err
 	}
-	failed := index.Failed()
-	for _, e := range failed {
-		fmt.Fprintln(s.app.Err, oneLine("without "+e.Name+": "+e.Error))
+	for _, problem := range index.Problems() {
+		fmt.Fprintln(s.app.Err, oneLine(problem))
 	}
+	failed := index.Failed()
 	if file != "-" {
 		_, err = fmt.Fprintf(s.app.Out, "%s: %d of %d parts\n", file, len(index.Parts)-len(failed), len(index.Parts))
+	}
+	for _, e := range failed {
+		if e.Name == support.StatusPart {
+			err = errors.Join(err, errors.New("the archive has nothing of the gateway itself: "+e.Error))
+		}
 	}
 	return err
 }

@@ -25,6 +25,9 @@ case "$*" in
  EXTRA]}
 PODS
 ;;
+*"exec"*"a-0"*"support"*) echo packed; echo 'without log.txt: no journalctl' >&2 ;;
+*"exec"*"support"*) echo packed; echo 'sluice: the gateway does not run' >&2; exit 1 ;;
+*"logs"*) echo line ;;
 *"exec"*"b-0"*"who"*) printf 'PROTO  CLIENT\ntcp    192.0.2.1:1\n' ;;
 *"exec"*"who"*) echo '[]'; echo 'sluice: no flow had the source' >&2
    echo 'command terminated with exit code 3' >&2; exit 3 ;;
@@ -173,6 +176,17 @@ func TestNone(t *testing.T) {
 	code, _, errs, _ = fleet(t, "", "-l", "only-a", "who", "10.0.1.2:21360")
 	if code != 3 || !strings.Contains(errs, "a: no flow had the source\nkubectl sluice: no gateway has found it") {
 		t.Errorf("nobody: exit %d, %s", code, errs)
+	}
+}
+
+// TestSupport: notes of each gateway are printed, and a daemon that does not answer is a failure.
+func TestSupport(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.tar.gz")
+	code, out, errs, _ := fleet(t, "", "support", "--file", file)
+	const want = "a: without log.txt: no journalctl\nkubectl sluice: parts are not complete:\n" +
+		"  b.tar.gz is not complete: the gateway does not run\n"
+	if code != 1 || out != file+": 2 gateways\n" || errs != want {
+		t.Errorf("exit %d, %s\n%s", code, out, errs)
 	}
 }
 

@@ -43,12 +43,12 @@ func (s *session) support(ctx context.Context, args []string) error {
 		return failure{err}
 	}
 	fmt.Fprintf(s.out, "%s: %d gateways\n", *file, len(list))
-	var bad []string
-	for _, e := range index.Failed() {
-		bad = append(bad, "  "+e.Name+": "+e.Error)
+	problems := index.Problems()
+	for i := range problems {
+		problems[i] = "  " + problems[i]
 	}
-	if len(bad) > 0 {
-		return failure{fmt.Errorf("parts are missing:\n%s", strings.Join(bad, "\n"))}
+	if len(problems) > 0 {
+		return failure{fmt.Errorf("parts are not complete:\n%s", strings.Join(problems, "\n"))}
 	}
 	return nil
 }
@@ -59,7 +59,8 @@ func (s *session) parts(list []gateway, command []string) (parts []archive.Part)
 		parts = append(parts, archive.Part{
 			Name: g.Node + ".tar.gz", Binary: true, Timeout: supportTimeout, MaxBytes: supportBytes,
 			Write: func(ctx context.Context, w io.Writer) error {
-				_, err := s.kubectl.exec(ctx, g, s.container, supportTimeout, w, command)
+				notes, err := s.kubectl.exec(ctx, g, s.container, supportTimeout, w, command)
+				s.note(g.Node, notes...)
 				return err
 			},
 		}, archive.Part{

@@ -31,6 +31,9 @@ type Source struct {
 	Profile time.Duration
 }
 
+// StatusPart is the part that is there if the gateway answers.
+const StatusPart = "status.json"
+
 // maxFlows bounds the list of flows; the summary counts all.
 const maxFlows = 10_000
 
@@ -38,7 +41,7 @@ const maxFlows = 10_000
 func (s *Source) Parts() []archive.Part {
 	c, facts := s.Client, once(s.Facts)
 	return []archive.Part{
-		{Name: "status.json", Write: answer(func(ctx context.Context) (any, error) { return c.Status(ctx, false) })},
+		{Name: StatusPart, Write: answer(func(ctx context.Context) (any, error) { return c.Status(ctx, false) })},
 		{Name: "services.json", Write: answer(func(ctx context.Context) (any, error) { return c.Services(ctx) })},
 		{Name: "backends.json", Write: answer(func(ctx context.Context) (any, error) { return c.Backends(ctx) })},
 		{Name: "stats.json", Write: answer(func(ctx context.Context) (any, error) { return c.Stats(ctx) })},

@@ -18,6 +18,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -46,7 +48,8 @@ type Entry struct {
 	Name      string `json:"name"`
 	Bytes     int    `json:"bytes"`
 	TookMilli int64  `json:"tookMilliseconds"`
-	// Truncated: the part was longer than the bound, and ends there.
+	// Truncated: the part was longer than the bound, and ends there; JSON ends with the last whole
+	// element before it.
 	Truncated bool `json:"truncated,omitempty"`
 	// Error is the reason why the part is missing or ends early.
 	Error string `json:"error,omitempty"`
@@ -68,6 +71,21 @@ func (x *Index) Failed() (list []Entry) {
 		}
 	}
 	return list
+}
+
+// Problems has a line for each part that is missing or not complete.
+func (x *Index) Problems() (lines []string) {
+	for _, e := range x.Parts {
+		switch {
+		case e.Error != "" && e.Bytes == 0:
+			lines = append(lines, "without "+e.Name+": "+e.Error)
+		case e.Error != "":
+			lines = append(lines, e.Name+" is not complete: "+e.Error)
+		case e.Truncated:
+			lines = append(lines, fmt.Sprintf("%s is not complete: it was cut at %d bytes", e.Name, e.Bytes))
+		}
+	}
+	return lines
 }
 
 // Write gathers the parts one after the other and writes the archive. Its error is about the
@@ -150,8 +168,14 @@ func gather(ctx context.Context, p *Part, names *Names) ([]byte, Entry) {
 	}
 	content, full := b.end()
 	e.TookMilli, e.Truncated = time.Since(began).Milliseconds(), full
-	if err != nil && !(full && errors.Is(err, errFull)) {
+	switch {
+	case err != nil && !(full && errors.Is(err, errFull)):
 		e.Error = err.Error()
+	case full && p.Binary:
+		e.Error = fmt.Sprintf("it was longer than %d bytes, and its end is missing", b.most)
+	}
+	if strings.HasSuffix(p.Name, ".json") && (full || err != nil) {
+		content = closed(content)
 	}
 	if !p.Binary {
 		content = withoutSecrets(content)
@@ -164,6 +188,36 @@ func gather(ctx context.Context, p *Part, names *Names) ([]byte, Entry) {
 	}
 	e.Bytes = len(content)
 	return content, e
+}
+
+// closed makes the begin of a JSON value a value: it ends with the last element of a list or object
+// that is complete.
+func closed(text []byte) []byte {
+	var open, ends []byte // the closing brackets of what is open, innermost last; at the end
+	list := bytes.HasPrefix(text, []byte("["))
+	end, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '[' || c == '{':
+			open = append(open, c+2) // ASCII: ']' is '[' + 2, and '}' is '{' + 2
+		case c == ']' || c == '}':
+			if open = open[:max(0, len(open)-1)]; len(open) == 0 {
+				return text // it is complete
+			}
+		case c == ',' && (!list || len(open) == 1 || len(ends) != 1): // elements of a list stay whole
+			end, ends = i, append(ends[:0], open...)
+		}
+	}
+	if end == 0 {
+		return nil
+	}
+	slices.Reverse(ends)
+	return append(append(text[:end:end], ends...), '\n')
 }
 
 // errFull ends the writer of a part at the bound.

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -178,5 +179,32 @@ data: {other: SECRET7}
 			removed) {
 			t.Errorf("%s: %s", name, got)
 		}
+	}
+}
+
+// TestLongJSON: JSON that is longer than its bound is still JSON, and the cut is named.
+func TestLongJSON(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"whole elements of a list", `[{"a":[1,2]},{"a":[3,4]},{"b":5,"c":`, `[{"a":[1,2]},{"a":[3,4]}]`},
+		{"the first element is too long", `[{"a":[1,2],"b":[3,4`, `[{"a":[1,2],"b":[3]}]`},
+		{"an object", `{"a":"x","b":[{"c":"],\"{,"},{"d`, `{"a":"x","b":[{"c":"],\"{,"}]}`},
+		{"within a text", `["a","b\`, `["a"]`},
+		{"complete", `{"a":1}`, `{"a":1}`},
+		{"one number", `[12345`, ""},
+	} {
+		if got := strings.TrimSpace(string(closed([]byte(c.text)))); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+	var b bytes.Buffer
+	_, err := Write(t.Context(), &b, []Part{
+		{Name: "list.json", MaxBytes: 20, Write: text("[\n {\"a\": 1},\n {\"b\": 2},\n {}\n]\n")},
+		{Name: "a.tar.gz", Binary: true, MaxBytes: 4, Write: text("12345")},
+	}, "v1", nil)
+	files, x := unpack(t, b.Bytes())
+	want := []string{"list.json is not complete: it was cut at 13 bytes",
+		"a.tar.gz is not complete: it was longer than 4 bytes, and its end is missing"}
+	if err != nil || files["list.json"] != "[\n {\"a\": 1}]\n" || !slices.Equal(x.Problems(), want) {
+		t.Errorf("%q, %q, %v", files["list.json"], x.Problems(), err)
 	}
 }
