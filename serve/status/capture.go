@@ -67,6 +67,19 @@ func (q *CaptureQuery) query() url.Values {
 	return v
 }
 
+// String returns the filter for a log: plain text, so that an archive for support can replace its
+// addresses. Of a program, which has addresses as numbers, it has the length.
+func (q *CaptureQuery) String() string {
+	parts := []string{FlowFilter{Client: q.Client, VIP: q.VIP, Backend: q.Backend, Service: q.Service}.String()}
+	if len(q.Drops) > 0 {
+		parts = append(parts, "dropped by "+strings.Join(q.Drops, " or "))
+	}
+	if len(q.Program) > 0 {
+		parts = append(parts, fmt.Sprintf("a program of %d instructions", q.Program[0]))
+	}
+	return strings.Join(append(parts, fmt.Sprintf("snap %d, rate %d", q.Snap, q.Rate)), ", ")
+}
+
 // captureFrom parses the parameters of a request.
 func captureFrom(v url.Values) (q CaptureQuery, err error) {
 	q.Rate = DefaultCaptureRate
@@ -137,7 +150,7 @@ func (s *Server) capture(w http.ResponseWriter, r *http.Request) {
 	w.(*timedWriter).timeout = 0
 	w.Header().Set("Content-Type", "application/x-pcapng")
 	w.Header().Set("Trailer", captureTrailer)
-	began := append(asker(r), "filter", q.query().Encode())
+	began := append(asker(r), "filter", q.String())
 	out := &countingWriter{CaptureWriter: responseWriter{w, control}, began: func() {
 		s.log.Info("capture began", began...)
 	}}

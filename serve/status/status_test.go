@@ -555,7 +555,9 @@ func TestEndpoint(t *testing.T) {
 func TestLogOfChanges(t *testing.T) {
 	by := fmt.Sprintf("uid=%d pid=%d", os.Getuid(), os.Getpid())
 	var log bytes.Buffer
-	c, _ := serveLogged(t, statustest.New(), slog.New(slog.NewTextHandler(&log, nil)))
+	g := statustest.New()
+	g.CaptureBytes, g.CaptureEnds = []byte("x"), "a hand-over"
+	c, _ := serveLogged(t, g, slog.New(slog.NewTextHandler(&log, nil)))
 	for _, tt := range []struct {
 		do   func() (int, error)
 		want string
@@ -565,6 +567,12 @@ func TestLogOfChanges(t *testing.T) {
 				false)
 		}, by + ` count=0 filter="vip 203.0.113.10:80, protocol tcp"`},
 		{func() (int, error) { return c.DeleteFlows(t.Context(), status.FlowFilter{}, true) }, `filter="all flows"`},
+		{func() (int, error) {
+			v, err := c.Capture(t.Context(), status.CaptureQuery{Client: endpoint(t, "2001:db8::7"), Rate: 10,
+				Drops: []string{"no_route"}, Program: []uint32{1, 6, 0, 0, 3325256711}}, io.Discard)
+			return int(v.Records), err
+		}, `msg="capture began" ` + by + ` filter="client 2001:db8::7, dropped by no_route, ` +
+			`a program of 1 instructions, snap 0, rate 10"`},
 		{func() (int, error) { return c.Drain(t.Context(), endpoint(t, "10.1.0.11:8080"), true) },
 			`msg="backend drained by the operator" ` + by + ` backend=10.1.0.11:8080 count=1`},
 		{func() (int, error) { return c.Drain(t.Context(), endpoint(t, "10.1.0.11:8080"), false) },

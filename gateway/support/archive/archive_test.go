@@ -134,6 +134,36 @@ func TestWithoutAddresses(t *testing.T) {
 	}
 }
 
+// TestFormsOfAddresses: an address has the same name in all its forms.
+func TestFormsOfAddresses(t *testing.T) {
+	n := NewNames("key")
+	v6, v4, mac := n.name("2001:db8::7"), n.name("198.51.100.7"), n.name("02:00:5e:10:00:01")
+	for text, want := range map[string]string{
+		"client=2001%3Adb8%3A%3A7&rate=10":              "client=" + v6 + "&rate=10",
+		"vip=%5B2001%3Adb8%3A%3A7%5D%3A80":              "vip=%5B" + v6 + "%5D%3A80",
+		"vip=%255b2001%253adb8%253a%253a7%255d%253a80":  "vip=%255b" + v6 + "%255d%253a80",
+		"client=198.51.100.7%3A51000":                   "client=" + v4 + "%3A51000",
+		"%5B%3A%3Affff%3A198.51.100.7%5D":               "%5B" + v4 + "%5D",
+		"%10.0s198.51.100.7 %2001:db8::7":               "%10.0s" + v4 + " %20" + n.name("1:db8::7"),
+		"::ffff:c633:6407 and [2001:db8::7%eth0]:80":    v4 + " and [" + v6 + "%eth0]:80",
+		"2001:db8::7/128, 198.51.100.7/32":              v6 + "/128, " + v4 + "/32",
+		"enx02005e100001.100 up, wlx02005e100001":       "enx" + mac + ".100 up, wlx" + mac,
+		"02-00-5E-10-00-01, 0200.5e10.0001":             mac + ", " + mac,
+		"lladdr 02%3A00%3A5e%3A10%3A00%3A01":            "lladdr " + mac,
+		"2026-11-29T12:03:00 at%3A 08%3A00%3A30, a%3Ab": "2026-11-29T12:03:00 at%3A 08%3A00%3A30, a%3Ab",
+	} {
+		if got := string(n.replace([]byte(text))); got != want {
+			t.Errorf("%s: got %s\nwant %s", text, got, want)
+		}
+	}
+	const infiniband = "80:00:00:48:fe:80:00:00:00:00:00:00:f4:52:14:03:00:7b:cb:a1"
+	for _, text := range []string{infiniband, "02:00:5e:ff:fe:10:00:01", "02-00-5e-ff-fe-10-00-01"} {
+		if got := string(n.replace([]byte(text))); strings.ContainsAny(got, ":.") || strings.Count(got, "-") != 1 {
+			t.Errorf("%s: %s", text, got)
+		}
+	}
+}
+
 // TestSecrets: no secret of a configuration or of a text remains, and what names a file does.
 func TestSecrets(t *testing.T) {
 	got, err := Config([]byte(`# a comment: SECRET0

@@ -133,19 +133,55 @@ func NewNames(key string) *Names {
 // Key returns the key.
 func (n *Names) Key() string { return n.key }
 
-// candidates are texts that may contain an address: of IPv6 or of a link (with colons), of IPv4,
-// and of IPv4 in the name of a node (with dashes).
-var candidates = regexp.MustCompile(`[0-9A-Fa-f]*:[0-9A-Fa-f:.]*[0-9A-Fa-f:]|` +
-	`\d{1,3}(?:\.\d{1,3}){3}|\d{1,3}(?:-\d{1,3}){3}`)
+const (
+	hex = `[0-9A-Fa-f]`
+	// colon is a colon, also percent-encoded (RFC 3986, section 2.1), once or again.
+	colon = `(?::|%(?:25)*3[Aa])`
+)
 
-// longestAddress is the length of an IPv6 address that ends as an IPv4 address does (RFC 4291,
-// section 2.2).
-const longestAddress = 45
+var (
+	colons = regexp.MustCompile(colon)
+	// candidates are texts that may contain an address: of IPv6 or of a link with colons, behind an
+	// encoded bracket; of a link with dashes or dots, or in the name of an interface
+	// (systemd.net-naming-scheme); of IPv4; and of IPv4 in the name of a node, with dashes.
+	candidates = regexp.MustCompile(
+		`%?` + hex + `*` + colon + `(?:` + hex + `|\.|` + colon + `)*(?:` + hex + `|` + colon + `)|` +
+			`\b` + hex + `{2}(?:-` + hex + `{2}){5,7}\b|\b` + hex + `{4}(?:\.` + hex + `{4}){2,3}\b|` +
+			`(?:en|ib|sl|wl|ww)x` + hex + `{12}|` +
+			`\d{1,3}(?:\.\d{1,3}){3}|\d{1,3}(?:-\d{1,3}){3}`)
+	// interfaceMAC matches the begin of a name with a MAC address.
+	interfaceMAC = regexp.MustCompile(`^(..x)(` + hex + `{4})(` + hex + `{4})(` + hex + `{4})$`)
+)
 
-// replace replaces addresses by names: IPv4 and IPv6 addresses, also in prefixes and with ports,
-// and MAC addresses. Loopback and unspecified addresses stay, because they are everybody's.
+// longestAddress is the length of a link address of InfiniBand, of 20 bytes. An IPv6 address that
+// ends as an IPv4 address does (RFC 4291, section 2.2) has at most 45 characters.
+const longestAddress = 59
+
+// replace replaces addresses by names: IPv4 and IPv6 addresses, also in prefixes, with ports and
+// percent-encoded, and addresses of links. Loopback and unspecified addresses stay, because they
+// are everybody's.
 func (n *Names) replace(text []byte) []byte {
-	return candidates.ReplaceAllFunc(text, func(found []byte) []byte { return []byte(n.replaceIn(string(found))) })
+	return candidates.ReplaceAllFunc(text, func(found []byte) []byte {
+		return []byte(n.replaceCandidate(string(found)))
+	})
+}
+
+// replaceCandidate replaces the addresses in a candidate. A text without one stays as it is.
+func (n *Names) replaceCandidate(found string) string {
+	if m := interfaceMAC.FindStringSubmatch(found); m != nil {
+		return m[1] + n.name(m[2]+"."+m[3]+"."+m[4])
+	}
+	encoded := colons.FindString(found)
+	plain := colons.ReplaceAllLiteralString(found, ":")
+	escape := ""
+	if len(plain) > 3 && plain[0] == '%' { // of a bracket, whose digits are not the address's
+		escape, plain = plain[:3], plain[3:]
+	}
+	out := n.replaceIn(plain)
+	if out == plain {
+		return found
+	}
+	return escape + strings.ReplaceAll(out, ":", encoded)
 }
 
 // replaceIn replaces the addresses in a candidate. Other words with colons may be around one, so it
@@ -188,7 +224,7 @@ func (n *Names) name(s string) string {
 		}
 	} else if a, err := netip.ParseAddr(strings.ReplaceAll(s, "-", ".")); err == nil && strings.Count(s, "-") == 3 {
 		kind, address = "ipv4", a.String()
-	} else if m, err := net.ParseMAC(s); err == nil && len(m) == 6 && strings.Count(s, ":") == 5 {
+	} else if m, err := net.ParseMAC(s); err == nil {
 		kind, address = "mac", m.String()
 	} else {
 		return ""
