@@ -23,7 +23,7 @@ func main() {
 		Simulate: simulate.Run, Cleanup: cleanup.Run,
 		Node: cli.NodeCommands{Apply: nodetunnel.Apply, Run: nodetunnel.Run, Check: nodetunnel.Check,
 			Remove: nodetunnel.Remove},
-		Out: os.Stdout, Err: logs.Stderr}
+		In: os.Stdin, Out: os.Stdout, Err: logs.Stderr}
 	code := app.Main(context.Background(), os.Args[1:])
 	logs.Stderr.Flush(logs.FlushTimeout)
 	os.Exit(code)

@@ -160,6 +160,9 @@ func (s *session) capture(ctx context.Context, f *captureFlags) error {
 		Path: f.file}
 	if f.file == "-" {
 		out.Out = s.app.Out
+		var left context.CancelFunc
+		ctx, left = s.attached(ctx, nil)
+		defer left()
 	}
 	var v status.CaptureView
 	err := s.ask(func(client *status.Client) (err error) {

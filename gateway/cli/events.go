@@ -106,6 +106,8 @@ const followEvery = time.Second
 
 // followEvents prints events until ctx ends. It waits for a daemon that is being restarted.
 func (s *session) followEvents(ctx context.Context, since time.Time) error {
+	ctx, left := s.attached(ctx, nil)
+	defer left()
 	client := status.NewClient(s.socket)
 	for first := true; ; first = false {
 		list, err := client.Events(ctx, since)

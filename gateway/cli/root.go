@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -46,6 +47,8 @@ type App struct {
 	// Node has the commands about a node with endpoints.
 	Node     NodeCommands
 	Out, Err io.Writer
+	// In is the standard input; nil: there is none.
+	In *os.File
 
 	// terminal returns the size of the terminal that Out is, 0 if it is none; nil: Out is asked.
 	// Tests replace it.

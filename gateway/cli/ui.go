@@ -32,8 +32,8 @@ func (s *session) uiCommand() *cobra.Command {
 		Short: "Show the gateway live in a browser, on this machine's loopback",
 		Long: "ui serves a page about the gateway: the node with charts, Services and their backends, flows,\n" +
 			"drops, events, and the path of a packet. It changes nothing, listens on the loopback alone, and ends\n" +
-			"with Ctrl-C. Open the URL that it prints: the secret in it keeps other users of the machine out, and\n" +
-			"is new with each start.",
+			"with Ctrl-C, or when its standard input or output is closed at the other end. Open the URL that it\n" +
+			"prints: the secret in it keeps other users of the machine out, and is new with each start.",
 		Example: "  sluice ui\n" +
 			"  sluice ui --listen 127.0.0.1:0",
 		Args: cobra.NoArgs,
@@ -46,6 +46,8 @@ func (s *session) uiCommand() *cobra.Command {
 func (s *session) ui(ctx context.Context, address netip.AddrPort) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	ctx, left := s.attached(ctx, s.app.In)
+	defer left()
 	client := status.NewClient(s.socket)
 	if _, err := client.Status(ctx, false); err != nil {
 		return err // a page without a gateway shows nothing

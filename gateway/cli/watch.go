@@ -74,6 +74,8 @@ func (s *session) watched(c *cobra.Command) {
 func (s *session) repeat(c *cobra.Command, every time.Duration, run func() error) error {
 	ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	ctx, left := s.attached(ctx, nil)
+	defer left()
 	c.SetContext(ctx)
 	var page bytes.Buffer
 	s.out, s.notes = &page, &page
