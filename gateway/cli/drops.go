@@ -42,7 +42,7 @@ func (s *session) dropsCommand() *cobra.Command {
 				return usageError{fmt.Errorf("--since is %v: write a time such as 30s, of at most 10m", since)}
 			}
 			return s.ask(func(client *status.Client) error {
-				v, err := client.Drops(c.Context(), time.Now().Add(-since))
+				v, err := client.DropsOver(c.Context(), since)
 				if err == nil {
 					err = chooseDrops(c.Context(), client, &v, args)
 				}
@@ -166,8 +166,8 @@ func clientShares(v *status.DropView, most int) string {
 }
 
 // recentDrops lists the drops of the last minute for top.
-func recentDrops(ctx context.Context, client *status.Client, now time.Time) (a top.Answer[status.DropView], err error) {
-	v, err := client.Drops(ctx, now.Add(-dropsOf))
+func recentDrops(ctx context.Context, client *status.Client) (a top.Answer[status.DropView], err error) {
+	v, err := client.DropsOver(ctx, dropsOf)
 	if err != nil {
 		return a, err
 	}

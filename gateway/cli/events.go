@@ -19,12 +19,18 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// sinceFlag is a flag that takes a time, or a duration before now.
-type sinceFlag struct{ t time.Time }
+// sinceFlag is a flag that takes a time, or a duration before the daemon's time.
+type sinceFlag struct {
+	t    time.Time
+	over time.Duration // 0: t is the time
+}
 
 // String, Set and Type implement pflag.Value.
 func (f *sinceFlag) String() string {
-	if f.t.IsZero() {
+	switch {
+	case f.over > 0:
+		return f.over.String()
+	case f.t.IsZero():
 		return ""
 	}
 	return f.t.Format(time.RFC3339)
@@ -36,9 +42,10 @@ func (f *sinceFlag) Type() string { return "time" }
 // Set returns an error for a text that is neither a time nor a positive duration.
 func (f *sinceFlag) Set(s string) (err error) {
 	if d, err := time.ParseDuration(s); err == nil && d > 0 {
-		f.t = time.Now().Add(-d)
+		f.t, f.over = time.Time{}, d
 		return nil
 	}
+	f.over = 0
 	if f.t, err = time.Parse(time.RFC3339, s); err != nil {
 		return errors.New("write a duration such as 15m or 2h, or a time such as 2026-03-01T08:00:00Z")
 	}
@@ -62,10 +69,10 @@ func (s *session) eventsCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if follow {
-				return s.followEvents(c.Context(), since.t)
+				return s.followEvents(c.Context(), since)
 			}
 			return s.ask(func(client *status.Client) error {
-				list, err := client.Events(c.Context(), since.t)
+				list, err := since.events(c.Context(), client, 0)
 				if err != nil {
 					return err
 				}
@@ -83,6 +90,15 @@ func (s *session) eventsCommand() *cobra.Command {
 	c.Flags().Var(&since, "since", "only events after a time, or of the last 2h")
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on and print events as they come; with -o json one a line")
 	return c
+}
+
+// events lists the events since then. later is the time since the flag was given.
+func (f *sinceFlag) events(ctx context.Context, client *status.Client, later time.Duration,
+) ([]status.EventView, error) {
+	if f.over > 0 {
+		return client.EventsOver(ctx, f.over+later)
+	}
+	return client.Events(ctx, f.t)
 }
 
 // eventLine prints an event on one line.
@@ -105,12 +121,13 @@ func eventLine(e *status.EventView) string {
 const followEvery = time.Second
 
 // followEvents prints events until ctx ends. It waits for a daemon that is being restarted.
-func (s *session) followEvents(ctx context.Context, since time.Time) error {
+func (s *session) followEvents(ctx context.Context, since sinceFlag) error {
+	began := time.Now()
 	ctx, left := s.attached(ctx, nil)
 	defer left()
 	client := status.NewClient(s.socket)
 	for first := true; ; first = false {
-		list, err := client.Events(ctx, since)
+		list, err := since.events(ctx, client, time.Since(began))
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -123,7 +140,7 @@ func (s *session) followEvents(ctx context.Context, since time.Time) error {
 			if err := s.printEvent(&list[i]); err != nil {
 				return err
 			}
-			since = list[i].Time
+			since = sinceFlag{t: list[i].Time}
 		}
 		select {
 		case <-ctx.Done():

@@ -54,7 +54,7 @@ func topScreens(client *status.Client, announcer string, now func() time.Time) [
 		{Name: "Drops", Sort: "packets", Open: func(string) top.Feed {
 			return top.NewFeed(sampledTable(dropsOf), now, func(ctx context.Context) (top.Answer[status.DropView],
 				error) {
-				return recentDrops(ctx, client, time.Now())
+				return recentDrops(ctx, client)
 			})
 		}},
 		{Name: "Workers", Open: func(string) top.Feed {

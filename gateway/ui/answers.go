@@ -34,7 +34,7 @@ func (s *Server) drops(r *http.Request) (any, error) {
 		return nil, requestError{fmt.Errorf("over is %q: write a time such as 1m, of at most %v",
 			r.URL.Query().Get("over"), status.DropsKept)}
 	}
-	return s.client.Drops(r.Context(), s.now().Add(-over))
+	return s.client.DropsOver(r.Context(), over)
 }
 
 // events answers ?since=TIME, or all events.

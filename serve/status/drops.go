@@ -45,7 +45,7 @@ type DropClient struct {
 	Packets uint64     `json:"packets"`
 }
 
-// drops answers GET /drops?since=TIME.
+// drops answers GET /drops?since=TIME, or ?over=DURATION.
 func (s *Server) drops(w http.ResponseWriter, r *http.Request) {
 	since, err := parseSince(r)
 	if err != nil {
@@ -58,4 +58,9 @@ func (s *Server) drops(w http.ResponseWriter, r *http.Request) {
 // Drops sums the packets dropped after a time, at most ten minutes ago.
 func (c *Client) Drops(ctx context.Context, since time.Time) (DropsView, error) {
 	return ask[DropsView](ctx, c, http.MethodGet, c.root+"/drops", sinceQuery(since))
+}
+
+// DropsOver sums the packets dropped in a time until now, by the daemon's clock.
+func (c *Client) DropsOver(ctx context.Context, over time.Duration) (DropsView, error) {
+	return ask[DropsView](ctx, c, http.MethodGet, c.root+"/drops", overQuery(over))
 }

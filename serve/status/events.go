@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// events answers GET /events?since=TIME.
+// events answers GET /events?since=TIME, or ?over=DURATION.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	since, err := parseSince(r)
 	if err != nil {
@@ -18,8 +18,16 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	s.reply(w, s.gateway.Events(since))
 }
 
-// parseSince returns the parameter since of a request; the zero time without one.
+// parseSince returns the time that a request's parameter over is before now or, without it, the
+// parameter since; the zero time without both.
 func parseSince(r *http.Request) (since time.Time, err error) {
+	if text := r.URL.Query().Get("over"); text != "" {
+		over, err := time.ParseDuration(text)
+		if err != nil || over <= 0 {
+			return since, fmt.Errorf("over is %q: write a time such as 1m", text)
+		}
+		return time.Now().Add(-over), nil
+	}
 	text := r.URL.Query().Get("since")
 	if text == "" {
 		return since, nil
@@ -33,6 +41,19 @@ func parseSince(r *http.Request) (since time.Time, err error) {
 // Events lists the events after a time, oldest first; the zero time is before all.
 func (c *Client) Events(ctx context.Context, since time.Time) ([]EventView, error) {
 	return ask[[]EventView](ctx, c, http.MethodGet, c.root+"/events", sinceQuery(since))
+}
+
+// EventsOver lists the events of a time until now, by the daemon's clock, oldest first.
+func (c *Client) EventsOver(ctx context.Context, over time.Duration) ([]EventView, error) {
+	return ask[[]EventView](ctx, c, http.MethodGet, c.root+"/events", overQuery(over))
+}
+
+// overQuery is the query of a time until now. An older daemon reads since alone, which depends on
+// this process's clock.
+func overQuery(over time.Duration) url.Values {
+	q := sinceQuery(time.Now().Add(-over))
+	q.Set("over", over.String())
+	return q
 }
 
 // sinceQuery is the query that parseSince reads.
