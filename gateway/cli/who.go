@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -156,15 +157,14 @@ func liveHolders(
 // whoOf joins the log and the live flows. asked: live are all flows with the source.
 func whoOf(q *flowlog.Query, a *flowlog.Answer, live []status.FlowView, asked bool) whoView {
 	v := whoView{At: q.At, LogFrom: a.From, Lost: a.Lost, Holders: []whoHolder{}}
+	live, alive := match(a, live)
 	for i := range a.Holders {
 		h := &a.Holders[i]
 		w := whoHolder{Record: h.Record, Ended: h.Ended}
 		if h.Ended.IsZero() {
-			at := indexOf(live, &h.Record)
 			switch {
-			case at >= 0:
+			case alive[i]:
 				w.Alive = true
-				live = append(live[:at:at], live[at+1:]...)
 			case asked:
 				w.Doubt = "its end is not in the log, and it is not in the flow table any more"
 			case h.Restarts > 0:
@@ -196,16 +196,32 @@ func whoOf(q *flowlog.Query, a *flowlog.Answer, live []status.FlowView, asked bo
 	return v
 }
 
-// indexOf returns the position of the live flow that a record began, or -1.
-func indexOf(live []status.FlowView, r *flowlog.Record) int {
+// match returns the live flows without those that the log has as well, and which holders are alive.
+// The flow table has one flow of a tuple. If the log has its begin and no end, that is the flow,
+// whatever a clock that was set makes of its start. Otherwise it may have ended after the flow
+// table was read and before the log was, and its start tells it from an earlier flow.
+func match(a *flowlog.Answer, live []status.FlowView) (others []status.FlowView, alive []bool) {
+	alive = make([]bool, len(a.Holders))
 	for i := range live {
 		f := &live[i]
-		same := f.Protocol == r.Protocol && f.Client == r.Client && f.VIP == r.VIP && f.Backend == r.Backend
-		if same && (f.Start.IsZero() || f.Start.Sub(r.Start).Abs() < time.Second) {
-			return i
+		at := slices.IndexFunc(a.Holders, func(h flowlog.Holder) bool {
+			return h.Ended.IsZero() && sameTuple(f, &h.Record)
+		})
+		if at >= 0 {
+			alive[at] = true
+			continue
+		}
+		if !slices.ContainsFunc(a.Holders, func(h flowlog.Holder) bool {
+			return sameTuple(f, &h.Record) && f.Start.Sub(h.Start).Abs() < time.Second
+		}) {
+			others = append(others, *f)
 		}
 	}
-	return -1
+	return others, alive
+}
+
+func sameTuple(f *status.FlowView, r *flowlog.Record) bool {
+	return f.Protocol == r.Protocol && f.Client == r.Client && f.VIP == r.VIP && f.Backend == r.Backend
 }
 
 func whoRows(r *rows, v *whoView) {

@@ -1,11 +1,15 @@
 package cli
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"sluice.dev/sluice/gateway/flowlog"
+	"sluice.dev/sluice/serve/status"
 )
 
 // TestWho: the answers without a gateway, and their exit codes.
@@ -39,6 +43,48 @@ func TestWho(t *testing.T) {
 		code, out, errs := sluice(t, append([]string{"who"}, strings.Fields(tt.args)...)...)
 		if code != tt.code || !strings.Contains(out, tt.out) || !strings.Contains(errs, tt.errs) {
 			t.Errorf("%s: %d\n%s%s", tt.args, code, out, errs)
+		}
+	}
+}
+
+// TestWhoJoins: a flow that both the log and the flow table have is one holder.
+func TestWhoJoins(t *testing.T) {
+	at := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+	client := netip.MustParseAddrPort("198.51.100.7:40000")
+	logged := func(start, ended time.Time) flowlog.Holder {
+		return flowlog.Holder{Record: flowlog.Record{Protocol: "TCP", Client: client, Start: start}, Ended: ended}
+	}
+	begin := at.Add(-time.Minute)
+	for _, c := range []struct {
+		name  string
+		log   []flowlog.Holder
+		start time.Time // of the live flow
+		want  string
+	}{
+		{"alive", []flowlog.Holder{logged(begin, time.Time{})}, begin, "alive"},
+		{"the clock was set", []flowlog.Holder{logged(begin, time.Time{})}, begin.Add(-5 * time.Second), "alive"},
+		{"it ends between the two reads", []flowlog.Holder{logged(begin, at.Add(time.Second))}, begin, "ended"},
+		{"the next one", []flowlog.Holder{logged(begin, at), logged(begin.Add(30*time.Second), time.Time{})},
+			begin.Add(30 * time.Second), "ended alive"},
+		{"the next one is not in the log", []flowlog.Holder{logged(begin, at)}, begin.Add(30 * time.Second),
+			"ended alive"},
+		{"not in the log", nil, begin, "alive"},
+	} {
+		v := whoOf(&flowlog.Query{At: at}, &flowlog.Answer{Holders: c.log},
+			[]status.FlowView{{Protocol: "TCP", Client: client, Start: c.start}}, true)
+		var got []string
+		for _, h := range v.Holders {
+			switch {
+			case h.Doubt != "":
+				got = append(got, h.Doubt)
+			case h.Alive:
+				got = append(got, "alive")
+			default:
+				got = append(got, "ended")
+			}
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: %q, want %s", c.name, got, c.want)
 		}
 	}
 }
