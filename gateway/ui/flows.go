@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/gateway/clients"
@@ -71,13 +73,43 @@ type clientsView struct {
 	Note    string           `json:"note,omitempty"`
 }
 
+// sums are the clients' sums for all tabs of the browser. A rate is over the time since the answer
+// before, whichever tab it was for.
+type sums struct {
+	mu     sync.Mutex // for the time of a request; guards the fields below
+	of     *clients.Sums
+	last   clientsView
+	at     time.Time // of last
+	worked time.Duration
+}
+
+// A rate is over at least shortestRate: within it, another tab gets the last answer. It is over at
+// most longestRate and ten times the work for an answer: after a longer pause, the next answer has
+// no rates, because those of the pause are not the present ones.
+const (
+	shortestRate = 900 * time.Millisecond // a tab asks each second
+	longestRate  = 10 * time.Second
+)
+
 func (s *Server) clients(r *http.Request) (any, error) {
-	s.sumsLock.Lock()
-	defer s.sumsLock.Unlock()
-	list, note, err := s.sums.Ask(r.Context())
+	c := &s.summed
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	began := s.now()
+	age := began.Sub(c.at)
+	if age >= 0 && age < shortestRate {
+		return c.last, nil
+	}
+	if c.of == nil || age < 0 || age > longestRate+10*c.worked {
+		c.of = clients.New(s.client, s.now)
+	}
+	list, note, err := c.of.Ask(r.Context())
 	if err != nil {
 		return nil, err
 	}
 	shown := list[:min(len(list), mostRows)]
-	return clientsView{append([]clients.Client{}, shown...), len(list) - len(shown), note}, nil
+	c.last = clientsView{append([]clients.Client{}, shown...), len(list) - len(shown), note}
+	c.at = s.now()
+	c.worked = c.at.Sub(began)
+	return c.last, nil
 }

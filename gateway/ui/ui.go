@@ -28,11 +28,9 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
-	"sluice.dev/sluice/gateway/clients"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -46,8 +44,7 @@ type Server struct {
 	now    func() time.Time
 	http   http.Server
 
-	sumsLock sync.Mutex // for the time of a request
-	sums     *clients.Sums
+	summed sums
 }
 
 // New returns a server that asks a gateway by its client.
@@ -56,7 +53,7 @@ func New(client *status.Client) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{client: client, secret: rand.Text(), now: time.Now, sums: clients.New(client, time.Now)}
+	s := &Server{client: client, secret: rand.Text(), now: time.Now}
 	mux := http.NewServeMux()
 	mux.Handle("/", http.FileServerFS(page))
 	for path, answer := range s.answers() {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -223,6 +224,51 @@ func TestAnswers(t *testing.T) {
 	for _, over := range []string{"", "1", "-1m", "0s", "11m"} {
 		if code, _, body := p.get("api/drops?over=" + over); code != 400 || !strings.Contains(body, "at most 10m0s") {
 			t.Errorf("drops over %q: %d %s", over, code, body)
+		}
+	}
+}
+
+// counting is a gateway with one flow, whose bytes it counts.
+type counting struct {
+	*statustest.Gateway
+	bytes atomic.Uint64
+}
+
+// Flows implements status.Gateway.
+func (g *counting) Flows(_ *status.FlowFilter, _ uint64, _ int, page []status.FlowView) ([]status.FlowView, uint64) {
+	return append(page, status.FlowView{Protocol: "TCP", Client: netip.MustParseAddrPort("198.51.100.7:40000"),
+		Traffic: &status.FlowTraffic{ToBackendBytes: g.bytes.Load()}}), 0
+}
+
+// TestRatesOfTabs: the tabs of a browser share answers of a second, and no rate is over a pause.
+func TestRatesOfTabs(t *testing.T) {
+	g := &counting{Gateway: statustest.New()}
+	socket, stop := daemon(t, g)
+	defer stop()
+	p := serve(t, socket)
+	now := time.Unix(1_700_000_000, 0)
+	p.server.now = func() time.Time { return now }
+	for _, step := range []struct {
+		name  string
+		after time.Duration
+		add   uint64 // bytes
+		rated bool
+		want  float64 // bytes a second
+	}{
+		{"first", 0, 1000, false, 0},
+		{"second", 2 * time.Second, 1000, true, 500},
+		{"another tab", 100 * time.Millisecond, 1000, true, 500},
+		{"the first tab again", 1900 * time.Millisecond, 0, true, 500},
+		{"after a pause", time.Minute, 100, false, 0},
+		{"then", time.Second, 700, true, 700},
+	} {
+		now = now.Add(step.after)
+		g.bytes.Add(step.add)
+		_, _, body := p.get("api/clients")
+		var v clientsView
+		if err := json.Unmarshal([]byte(body), &v); err != nil || len(v.Clients) != 1 ||
+			v.Clients[0].Rated != step.rated || v.Clients[0].Bytes != step.want {
+			t.Errorf("%s: %s, %v, want %v bytes/s", step.name, body, err, step.want)
 		}
 	}
 }
