@@ -30,8 +30,8 @@ type servers struct {
 	certificates certificates
 }
 
-// statusConnections bounds the connections of each status socket, and so the answers in memory that
-// clients have not read: a command has one, a browser of `sluice ui` a few.
+// statusConnections bounds the connections of each status socket: a command has one, a browser of
+// `sluice ui` a few.
 const statusConnections = 64
 
 // limited bounds the connections of a server, before it serves.

@@ -46,13 +46,12 @@ type DropClient struct {
 }
 
 // drops answers GET /drops?since=TIME, or ?over=DURATION.
-func (s *Server) drops(w http.ResponseWriter, r *http.Request) {
+func (s *Server) drops(r *http.Request) (any, error) {
 	since, err := parseSince(r)
 	if err != nil {
-		s.fail(w, http.StatusBadRequest, err)
-		return
+		return nil, badRequest{err}
 	}
-	s.reply(w, s.gateway.Drops(since))
+	return s.gateway.Drops(since), nil
 }
 
 // Drops sums the packets dropped after a time, at most ten minutes ago.

@@ -9,13 +9,12 @@ import (
 )
 
 // events answers GET /events?since=TIME, or ?over=DURATION.
-func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+func (s *Server) events(r *http.Request) (any, error) {
 	since, err := parseSince(r)
 	if err != nil {
-		s.fail(w, http.StatusBadRequest, err)
-		return
+		return nil, badRequest{err}
 	}
-	s.reply(w, s.gateway.Events(since))
+	return s.gateway.Events(since), nil
 }
 
 // parseSince returns the time that a request's parameter over is before now or, without it, the

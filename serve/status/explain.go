@@ -153,27 +153,20 @@ func (q *ExplainQuery) query() url.Values {
 }
 
 // explain serves /v5/explain.
-func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
+func (s *Server) explain(r *http.Request) (any, error) {
 	v := r.URL.Query()
 	var established bool
 	var err error
 	if text := v.Get("established"); text != "" {
 		if established, err = strconv.ParseBool(text); err != nil {
-			s.fail(w, http.StatusBadRequest, fmt.Errorf("parameter established: %w", err))
-			return
+			return nil, badRequest{fmt.Errorf("parameter established: %w", err)}
 		}
 	}
 	q, err := ParseExplain(v.Get("from"), v.Get("to"), established)
 	if err != nil {
-		s.fail(w, http.StatusBadRequest, err)
-		return
+		return nil, badRequest{err}
 	}
-	view, err := s.gateway.Explain(&q)
-	if err != nil {
-		s.fail(w, http.StatusInternalServerError, err)
-		return
-	}
-	s.reply(w, view)
+	return s.gateway.Explain(&q)
 }
 
 // Explain returns the verdict on a packet, and why.

@@ -4,3 +4,9 @@ import "time"
 
 // SetWriteTimeout replaces the time in which a reader must accept a piece of an answer.
 func (s *Server) SetWriteTimeout(d time.Duration) { s.writeTimeout = d }
+
+// SetAnswerTimeouts replaces the time in which a reader must accept a whole answer, and the time
+// that a request waits while others have not.
+func (s *Server) SetAnswerTimeouts(answer, slot time.Duration) {
+	s.answerTimeout, s.slotTimeout = answer, slot
+}

@@ -23,22 +23,27 @@ type route struct {
 // routes lists all requests that the server knows.
 func (s *Server) routes() []route {
 	g := s.gateway
-	// view is a request whose answer is a value.
-	view := func(path string, value func() any) route {
-		return route{http.MethodGet, path, reads, func(w http.ResponseWriter, _ *http.Request) { s.reply(w, value()) }}
+	// view is a request whose answer is a value, values one with parameters.
+	values := func(path string, value func(*http.Request) (any, error)) route {
+		return route{http.MethodGet, path, reads, s.answers(value)}
 	}
+	view := func(path string, value func() any) route {
+		return values(path, func(*http.Request) (any, error) { return value(), nil })
+	}
+	status := view("/status", func() any { return g.Status() })
+	status.handle = s.status(status.handle)
 	return []route{
+		status,
 		view("/services", func() any { return g.Services() }),
 		view("/backends", func() any { return g.Backends() }),
 		view("/times", func() any { return g.Times() }),
 		view("/stats", func() any { return g.Stats() }),
 		view("/source-ports", func() any { return g.SourcePorts() }),
-		{http.MethodGet, "/status", reads, s.status},
-		{http.MethodGet, "/explain", reads, s.explain},
+		values("/explain", s.explain),
+		values("/denials", func(*http.Request) (any, error) { return g.Denials() }),
+		values("/events", s.events),
+		values("/drops", s.drops),
 		{http.MethodGet, "/flows", reads, s.flows},
-		{http.MethodGet, "/denials", reads, s.denials},
-		{http.MethodGet, "/events", reads, s.events},
-		{http.MethodGet, "/drops", reads, s.drops},
 		{http.MethodDelete, "/flows", full, s.deleteFlows},
 		{http.MethodGet, "/profiles/{kind}", full, s.profile},
 		{http.MethodPost, "/captures", full, s.capture},

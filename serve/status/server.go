@@ -17,12 +17,13 @@ import (
 // flowsPerPage bounds the memory of a listing of flows.
 const flowsPerPage = 512
 
-// A reader must accept each pieceBytes of an answer within writeTimeout, or its connection is
-// closed, because the rest of the answer is in memory. A capture has no deadline: its
-// records are in a ring, which drops records while it is full.
+// A reader must accept each pieceBytes of an answer within writeTimeout, and the whole of one that
+// is in memory (answer.go) within answerTimeout, or its connection is closed. A capture has no
+// deadline: its records are in a ring, which drops records while it is full.
 const (
-	writeTimeout = 30 * time.Second
-	pieceBytes   = 64 << 10
+	writeTimeout  = 30 * time.Second
+	answerTimeout = time.Minute
+	pieceBytes    = 64 << 10
 )
 
 // Server answers on the status socket.
@@ -35,7 +36,7 @@ type Server struct {
 	requests sync.RWMutex
 	closed   bool
 
-	writeTimeout time.Duration
+	writeTimeout, answerTimeout, slotTimeout time.Duration
 }
 
 // NewServer returns a server for a gateway that answers every request.
@@ -58,7 +59,8 @@ func NewReadServer(g Gateway, log *slog.Logger, full string) *Server {
 
 // newServer returns a server that answers each route by the handler that choose returns.
 func newServer(g Gateway, log *slog.Logger, choose func(*Server, *route) http.HandlerFunc) *Server {
-	s := &Server{gateway: g, log: log, writeTimeout: writeTimeout}
+	s := &Server{gateway: g, log: log,
+		writeTimeout: writeTimeout, answerTimeout: answerTimeout, slotTimeout: slotTimeout}
 	mux := http.NewServeMux()
 	for _, r := range s.routes() {
 		mux.HandleFunc(r.method+" "+root+r.path, choose(s, &r))
@@ -95,7 +97,7 @@ func (s *Server) serve(h http.Handler, w http.ResponseWriter, r *http.Request) {
 	if s.closed {
 		panic(http.ErrAbortHandler)
 	}
-	t := &timedWriter{w, http.NewResponseController(w), s.writeTimeout}
+	t := &timedWriter{ResponseWriter: w, control: http.NewResponseController(w), timeout: s.writeTimeout}
 	t.extend()
 	h.ServeHTTP(t, r)
 	t.timeout = s.writeTimeout
@@ -108,6 +110,7 @@ type timedWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	timeout time.Duration
+	until   time.Time // no deadline is later; zero: any may be
 }
 
 // Unwrap is for http.ResponseController.
@@ -118,6 +121,9 @@ func (w *timedWriter) extend() {
 	var deadline time.Time
 	if w.timeout != 0 {
 		deadline = time.Now().Add(w.timeout)
+		if !w.until.IsZero() && w.until.Before(deadline) {
+			deadline = w.until
+		}
 	}
 	_ = w.control.SetWriteDeadline(deadline)
 }
@@ -155,39 +161,17 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-func (s *Server) reply(w http.ResponseWriter, v any) {
-	body, err := json.Marshal(v)
-	if err != nil {
-		s.fail(w, http.StatusInternalServerError, err)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	if _, err := w.Write(append(body, '\n')); err != nil {
-		s.log.Debug("status client closed the connection", "error", err)
-	}
-}
-
-type errorBody struct {
-	Error string `json:"error"`
-}
-
-func (s *Server) fail(w http.ResponseWriter, code int, err error) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	if encodeErr := json.NewEncoder(w).Encode(errorBody{err.Error()}); encodeErr != nil {
-		s.log.Debug("status client closed the connection", "error", encodeErr)
-	}
-}
-
-// status answers at once, or with ?wait=true when everything is applied.
-func (s *Server) status(w http.ResponseWriter, r *http.Request) {
-	if wait, _ := strconv.ParseBool(r.URL.Query().Get("wait")); wait {
-		if err := s.gateway.WaitApplied(r.Context()); err != nil {
-			s.fail(w, http.StatusServiceUnavailable, err)
-			return
+// status answers by answer at once, or with ?wait=true when everything is applied.
+func (s *Server) status(answer http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if wait, _ := strconv.ParseBool(r.URL.Query().Get("wait")); wait {
+			if err := s.gateway.WaitApplied(r.Context()); err != nil {
+				s.fail(w, http.StatusServiceUnavailable, err)
+				return
+			}
 		}
+		answer(w, r)
 	}
-	s.reply(w, s.gateway.Status())
 }
 
 // flows streams one JSON object per line. An incomplete listing ends without the final chunk, which
@@ -242,15 +226,6 @@ func (s *Server) deleteFlows(w http.ResponseWriter, r *http.Request) {
 	}
 	s.log.Info("flows deleted by the operator", append(asker(r), "count", n, "filter", filter.String())...)
 	s.reply(w, Count{n})
-}
-
-func (s *Server) denials(w http.ResponseWriter, _ *http.Request) {
-	list, err := s.gateway.Denials()
-	if err != nil {
-		s.fail(w, http.StatusInternalServerError, err)
-		return
-	}
-	s.reply(w, list)
 }
 
 func (s *Server) drain(w http.ResponseWriter, r *http.Request)   { s.setDrain(w, r, true) }

@@ -161,3 +161,56 @@ func TestAnswerAfterWait(t *testing.T) {
 		}
 	})
 }
+
+// TestUnreadAnswers: two answers of a kind are in memory at most. Answers of other kinds and short
+// ones are not delayed, and a reader that takes all its time for each piece still loses its
+// connection, and with it the memory of its answer.
+func TestUnreadAnswers(t *testing.T) {
+	g := statustest.New()
+	g.BackendList[0].Service = strings.Repeat("x", 4<<20)
+	g.StatusView.Node = strings.Repeat("x", 60<<10)
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := status.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := status.NewReadServer(g, slog.New(slog.DiscardHandler), "/run/full.sock")
+	s.SetAnswerTimeouts(2*time.Second, 50*time.Millisecond)
+	client := serveOn(t, s, l, path)
+	get := func(name string, times int) net.Conn {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		one := "GET /" + status.Revision + name + " HTTP/1.1\r\nHost: x\r\n\r\n"
+		go func() { _, _ = io.WriteString(c, strings.Repeat(one, times)) }()
+		if _, err := c.Read(make([]byte, 64)); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	slow := []net.Conn{get("/backends", 1), get("/backends", 1)}
+	_, err = client.Backends(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "have not read their 2 answers") {
+		t.Errorf("a third answer: %v", err)
+	}
+	for range 2 {
+		get("/status", 10_000)
+	}
+	time.Sleep(200 * time.Millisecond) // until the answers fill the sockets
+	if _, err := client.Status(t.Context(), false); err != nil {
+		t.Errorf("a short answer: %v", err)
+	}
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		if _, err = client.Backends(t.Context()); err == nil {
+			return
+		}
+		if time.Since(began) > within {
+			t.Fatalf("slow readers keep their answers after %v: %v", within, err)
+		}
+		for _, c := range slow {
+			_, _ = c.Read(make([]byte, 256))
+		}
+	}
+}
