@@ -15,9 +15,10 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// The files are named after the time of their first line, so that their names sort by time. The
-// newest is written to. The one before it may still get the last lines of a process that hands
-// over; older ones are compressed.
+// The files are named after the time of their first line, or a microsecond after the name before
+// where that is later: their names must sort in the order in which they were begun, also after the
+// wall clock has stepped back. The newest is written to. The one before it may still get the last
+// lines of a process that hands over; older ones are compressed.
 const (
 	prefix     = "flows-"
 	plain      = ".jsonl"
@@ -51,6 +52,30 @@ func list(directory string) (names []string, err error) {
 		names = append(names, f.Name())
 	}
 	return names, nil
+}
+
+// began returns the time in the name of a file; false if no process gave it that name.
+func began(name string) (time.Time, bool) {
+	name, _, _ = strings.Cut(strings.TrimPrefix(name, prefix), ".jsonl")
+	t, err := time.Parse(nameFormat, name)
+	return t, err == nil
+}
+
+// written is list without files that somebody has put there: nobody rotates those.
+func written(directory string) (names []string, err error) {
+	names, err = list(directory)
+	return slices.DeleteFunc(names, func(name string) bool { _, ok := began(name); return !ok }), err
+}
+
+// nameAfter returns the name of a file that begins now, after the others of the log.
+func nameAfter(names []string, now time.Time) string {
+	now = now.UTC().Truncate(time.Microsecond)
+	if len(names) > 0 {
+		if last, _ := began(names[len(names)-1]); !now.After(last) {
+			now = last.Add(time.Microsecond)
+		}
+	}
+	return prefix + now.Format(nameFormat) + plain
 }
 
 // files writes lines to the newest file of a directory, and rotates it.
@@ -107,7 +132,7 @@ func (f *files) open(now time.Time) error {
 	if err := os.MkdirAll(f.directory, 0o700); err != nil {
 		return err
 	}
-	names, err := list(f.directory)
+	names, err := written(f.directory)
 	if err != nil {
 		return err
 	}
@@ -117,7 +142,7 @@ func (f *files) open(now time.Time) error {
 			return err
 		}
 	}
-	names = append(names, prefix+now.UTC().Format(nameFormat)+plain)
+	names = append(names, nameAfter(names, now))
 	if f.out, err = f.append(names[len(names)-1]); err != nil {
 		return err
 	}
@@ -176,16 +201,17 @@ func (f *files) tidy(names []string) {
 	}()
 }
 
-// removeOldest removes the oldest files so that the others have max bytes. It keeps the newest one.
+// removeOldest removes the oldest files so that the others have max bytes. It keeps those that may
+// get lines.
 func removeOldest(directory string, max int64) {
-	names, _ := list(directory)
+	names, _ := written(directory)
 	for i, total := len(names)-1, int64(0); i >= 0; i-- {
 		path := filepath.Join(directory, names[i])
 		info, err := os.Stat(path)
 		if err != nil {
 			continue
 		}
-		if total += info.Size(); total > max && i < len(names)-1 {
+		if total += info.Size(); total > max && i < len(names)-keptPlain {
 			_ = os.Remove(path)
 		}
 	}

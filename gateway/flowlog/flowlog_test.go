@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -262,6 +264,61 @@ func TestRotation(t *testing.T) {
 	}
 	if n := w.log.Counts(); n.Written != 20*rounds || n.Lost != 0 || last != 1000+10*rounds-1 {
 		t.Errorf("%+v, last port %d", n, last)
+	}
+}
+
+// TestClockStepsBack: after the wall clock has stepped back, lines still go to the newest file, and
+// only the oldest are removed. A file that somebody has put there is left alone.
+func TestClockStepsBack(t *testing.T) {
+	dir := t.TempDir()
+	foreign := filepath.Join(dir, prefix+"zz"+plain)
+	if err := os.WriteFile(foreign, []byte("a copy\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := files{directory: dir, size: 1000, max: 10_000}
+	line := func(n int) []byte { return fmt.Appendf(nil, "%0499d\n", n) }
+	const lines = 60
+	now := t0
+	for n := range lines {
+		if n == lines/2 {
+			now = t0.Add(-8 * time.Hour)
+		}
+		if _, err := f.write(line(n), now); err != nil {
+			t.Fatal(err)
+		}
+		if f.compressing != nil {
+			<-f.compressing
+		}
+		now = now.Add(time.Second)
+	}
+	f.close()
+	names, err := written(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []byte
+	for _, name := range names {
+		in, err := openRead(dir, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.Close()
+		all = append(all, text...)
+	}
+	if kept := len(all) / 500; kept < 2*lines/3 || !bytes.HasSuffix(all, line(lines-1)) {
+		t.Errorf("%d of %d lines are kept in %v, the last is not the newest", kept, lines, names)
+	}
+	for at := 0; at < len(all); at += 500 {
+		if n := lines - (len(all)-at)/500; !bytes.Equal(all[at:at+500], line(n)) {
+			t.Fatalf("line %d is not where it was written, in %v", n, names)
+		}
+	}
+	if text, err := os.ReadFile(foreign); err != nil || string(text) != "a copy\n" {
+		t.Errorf("the file of somebody else: %q, %v", text, err)
 	}
 }
 
