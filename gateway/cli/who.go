@@ -22,9 +22,11 @@ type whoView struct {
 	// Before is the last flow that ended before the time, After the first that began after it.
 	Before *whoHolder `json:"before,omitempty"`
 	After  *whoHolder `json:"after,omitempty"`
-	// LogFrom is the time of the oldest line of the log, Lost the number of its lost lines.
+	// LogFrom is the time of the oldest line of the log, Lost the number of its lost lines. Unread
+	// has why files could not be read to their ends.
 	LogFrom time.Time `json:"logFrom,omitzero"`
 	Lost    uint64    `json:"lost,omitempty"`
+	Unread  []string  `json:"unread,omitempty"`
 }
 
 // whoHolder is a flow that had the source at the time.
@@ -156,7 +158,7 @@ func liveHolders(
 
 // whoOf joins the log and the live flows. asked: live are all flows with the source.
 func whoOf(q *flowlog.Query, a *flowlog.Answer, live []status.FlowView, asked bool) whoView {
-	v := whoView{At: q.At, LogFrom: a.From, Lost: a.Lost, Holders: []whoHolder{}}
+	v := whoView{At: q.At, LogFrom: a.From, Lost: a.Lost, Unread: a.Unread, Holders: []whoHolder{}}
 	live, alive := match(a, live)
 	for i := range a.Holders {
 		h := &a.Holders[i]
@@ -247,6 +249,9 @@ func whoRows(r *rows, v *whoView) {
 	if v.Lost > 0 {
 		r.line(fmt.Sprintf("The log has lost %d lines: others may have had the source, too.", v.Lost))
 	}
+	for _, why := range v.Unread {
+		r.line("A gap in the log, others may have had the source, too: " + why + ".")
+	}
 }
 
 // shortTime returns a time in UTC; "?" if it is not known.
@@ -278,6 +283,9 @@ func nobody(q *flowlog.Query, v *whoView) string {
 	}
 	if v.Lost > 0 {
 		text += fmt.Sprintf("; the log has lost %d lines", v.Lost)
+	}
+	for _, why := range v.Unread {
+		text += "; a gap in the log: " + why
 	}
 	return text
 }

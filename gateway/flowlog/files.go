@@ -217,7 +217,7 @@ func removeOldest(directory string, max int64) {
 	}
 }
 
-// compress replaces a file by a compressed one.
+// compress replaces a file by a compressed one, which is on the disk before the other is removed.
 func compress(path string) (err error) {
 	to := strings.TrimSuffix(path, plain) + compressed
 	in, err := os.Open(path)
@@ -234,10 +234,28 @@ func compress(path string) (err error) {
 		_, err = io.Copy(z, in)
 		err = errors.Join(err, z.Close())
 	}
+	if err == nil {
+		err = out.Sync()
+	}
 	if err = errors.Join(err, out.Close()); err != nil {
 		return errors.Join(err, os.Remove(to+unfinished))
 	}
-	return errors.Join(os.Rename(to+unfinished, to), os.Remove(path))
+	if err := os.Rename(to+unfinished, to); err != nil {
+		return err
+	}
+	if err := syncDirectory(filepath.Dir(to)); err != nil {
+		return err
+	}
+	return os.Remove(path)
+}
+
+// syncDirectory has the names in a directory on the disk when it returns.
+func syncDirectory(path string) error {
+	d, err := trusted.OpenStateDirectory(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // reader reads a file of the log.

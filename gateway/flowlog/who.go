@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -46,6 +47,8 @@ type Answer struct {
 	From  time.Time
 	Lost  uint64
 	Files int
+	// Unread has why files could not be read to their ends: their other lines are not in the answer.
+	Unread []string
 }
 
 // finder reads the lines of the log in order.
@@ -69,18 +72,23 @@ type key struct {
 func keyOf(r *Record) key { return key{r.Protocol, r.Client, r.VIP, r.Backend} }
 
 // Find searches the log in a directory. All files are read, a compressed gigabyte takes some
-// seconds.
+// seconds. It fails if none can be read.
 func Find(directory string, q Query) (*Answer, error) {
 	names, err := list(directory)
 	if err != nil {
 		return nil, err
 	}
 	f := finder{q: &q, open: map[key]*Holder{}, ended: map[key]time.Time{}, text: []byte(`"snat":"` + q.SNAT.String() + `"`)}
+	var failed []error
 	for _, name := range names {
 		err := f.file(directory, name)
 		if err != nil && !errors.Is(err, os.ErrNotExist) { // removed meanwhile: it was the oldest
-			return nil, err
+			f.a.Unread = append(f.a.Unread, fmt.Sprintf("%s: %v", name, err))
+			failed = append(failed, err)
 		}
+	}
+	if f.a.Files == 0 && len(failed) > 0 {
+		return nil, errors.Join(failed...)
 	}
 	for _, h := range f.open {
 		f.flow(h)
@@ -108,7 +116,7 @@ func (f *finder) file(directory, name string) error {
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue // no line of this package
 		}
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		if errors.Is(err, io.EOF) {
 			return nil // the rest is part of a line
 		}
 		return err

@@ -1,6 +1,7 @@
 package flowlog
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"os"
@@ -98,6 +99,59 @@ func TestFind(t *testing.T) {
 		if a, err := Find(dir, q); err != nil || len(a.Holders) != 0 {
 			t.Errorf("%+v: %+v, %v", q, a, err)
 		}
+	}
+}
+
+// TestFindSkipsFiles: a file that cannot be read, or not to its end, is named as a gap, and the
+// others are searched. Without a readable file there is no answer.
+func TestFindSkipsFiles(t *testing.T) {
+	whole := lineAt(Begin, 1, 10, -1) + strings.Repeat(otherLine(Lost, 1, 0), 1000)
+	for _, tt := range []struct {
+		name  string
+		spoil func([]byte) []byte
+		from  string // of the answer, from the spoiled file
+	}{
+		{"empty", func([]byte) []byte { return nil }, ""},
+		{"no gzip", func(b []byte) []byte { return bytes.Repeat([]byte("x"), len(b)) }, ""},
+		{"truncated", func(b []byte) []byte { return b[:len(b)-1] }, "1 from 10"},
+		{"corrupt", func(b []byte) []byte { b[len(b)-8] ^= 1; return b }, "1 from 10"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			q := Query{SNAT: netip.MustParseAddrPort("10.0.0.1:21360"), At: t0.Add(30 * time.Second)}
+			path := filepath.Join(dir, prefix+"1"+plain)
+			if err := os.WriteFile(path, []byte(whole), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := compress(path); err != nil {
+				t.Fatal(err)
+			}
+			path = filepath.Join(dir, prefix+"1"+compressed)
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, tt.spoil(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if a, err := Find(dir, q); (err == nil) != (tt.from != "") {
+				t.Errorf("alone: %+v, %v", a, err)
+			}
+			next := filepath.Join(dir, prefix+"2"+plain)
+			if err := os.WriteFile(next, []byte(lineAt(Begin, 2, 20, -1)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			a, err := Find(dir, q)
+			if err != nil || len(a.Unread) != 1 || !strings.HasPrefix(a.Unread[0], filepath.Base(path)) {
+				t.Fatalf("%+v, %v", a, err)
+			}
+			for i := range a.Holders {
+				if a.Holders[i].Client.Addr() == netip.MustParseAddr("198.51.100.2") {
+					return
+				}
+			}
+			t.Errorf("the flow of the other file is missing: %+v", a)
+		})
 	}
 }
 
