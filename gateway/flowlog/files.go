@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"sluice.dev/sluice/internal/trusted"
@@ -89,6 +90,7 @@ type files struct {
 	torn    bool     // its last line is not whole
 
 	compressing chan struct{} // closed when no file is being compressed
+	ending      atomic.Bool   // no file shall be compressed any more
 }
 
 // write writes whole lines, and returns how many of them it wrote, of how many bytes.
@@ -194,7 +196,7 @@ func (f *files) tidy(names []string) {
 		defer close(done)
 		for _, name := range names[:max(0, len(names)-keptPlain)] {
 			if strings.HasSuffix(name, plain) {
-				_ = compress(filepath.Join(f.directory, name)) // it stays as it is
+				_ = compress(filepath.Join(f.directory, name), &f.ending) // it stays as it is
 			}
 		}
 		removeOldest(f.directory, f.max-f.size) // the newest file grows
@@ -218,7 +220,8 @@ func removeOldest(directory string, max int64) {
 }
 
 // compress replaces a file by a compressed one, which is on the disk before the other is removed.
-func compress(path string) (err error) {
+// It stops once ending is set.
+func compress(path string, ending *atomic.Bool) (err error) {
 	to := strings.TrimSuffix(path, plain) + compressed
 	in, err := os.Open(path)
 	if err != nil {
@@ -231,7 +234,7 @@ func compress(path string) (err error) {
 	}
 	z, err := gzip.NewWriterLevel(out, gzip.BestSpeed)
 	if err == nil {
-		_, err = io.Copy(z, in)
+		_, err = io.Copy(z, &untilEnding{in, ending})
 		err = errors.Join(err, z.Close())
 	}
 	if err == nil {
@@ -247,6 +250,22 @@ func compress(path string) (err error) {
 		return err
 	}
 	return os.Remove(path)
+}
+
+// untilEnding is a reader that fails once ending is set.
+type untilEnding struct {
+	io.Reader
+	ending *atomic.Bool
+}
+
+var errEnding = errors.New("the log ends")
+
+// Read implements io.Reader.
+func (r *untilEnding) Read(b []byte) (int, error) {
+	if r.ending.Load() {
+		return 0, errEnding
+	}
+	return r.Reader.Read(b)
 }
 
 // syncDirectory has the names in a directory on the disk when it returns.

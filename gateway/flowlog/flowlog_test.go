@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -428,13 +430,32 @@ func TestLosesEvents(t *testing.T) {
 	}
 }
 
-// TestRunEnds: Run writes the last events before it returns.
+// TestCompressionEnds: compress stops when the log ends, and leaves the file as it was.
+func TestCompressionEnds(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, prefix+"1"+plain)
+	if err := os.WriteFile(path, []byte("a line\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var ending atomic.Bool
+	ending.Store(true)
+	if err := compress(path, &ending); !errors.Is(err, errEnding) {
+		t.Errorf("got %v", err)
+	}
+	if found, err := os.ReadDir(dir); err != nil || len(found) != 1 || found[0].Name() != filepath.Base(path) {
+		t.Errorf("%v, %v", found, err)
+	}
+}
+
+// TestRunEnds: Run writes the last events, and waits for no compression.
 func TestRunEnds(t *testing.T) {
 	w := newWorld(t, 1e7)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	w.flows(1000, 5)
+	w.log.files.compressing = make(chan struct{}) // for ever
 	w.log.Run(ctx)
+	w.log.files.compressing = nil
 	if b, e := w.count(); b != 5 || e != 5 {
 		t.Errorf("%d begins, %d ends", b, e)
 	}

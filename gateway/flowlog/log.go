@@ -62,7 +62,8 @@ func New(c Config) *Log {
 	}}
 }
 
-// Run writes the log until ctx is done, and then the events up to its end.
+// Run writes the log until ctx is done, and then the events up to its end. It leaves a file that is
+// being compressed as it was, and waits for nobody who compresses it: the next process does that.
 func (l *Log) Run(ctx context.Context) {
 	tick := time.NewTicker(Interval)
 	defer tick.Stop()
@@ -73,11 +74,9 @@ func (l *Log) Run(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
+	l.files.ending.Store(true)
 	l.drain()
 	l.files.close()
-	if l.files.compressing != nil {
-		<-l.files.compressing
-	}
 }
 
 // drain writes the events that have come.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -69,7 +70,7 @@ func TestFind(t *testing.T) {
 					t.Fatal(err)
 				}
 				if form == compressed {
-					if err := compress(path); err != nil {
+					if err := compress(path, new(atomic.Bool)); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -123,7 +124,7 @@ func TestFindSkipsFiles(t *testing.T) {
 			if err := os.WriteFile(path, []byte(whole), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if err := compress(path); err != nil {
+			if err := compress(path, new(atomic.Bool)); err != nil {
 				t.Fatal(err)
 			}
 			path = filepath.Join(dir, prefix+"1"+compressed)
