@@ -1,6 +1,7 @@
 package flowtable
 
 import (
+	"math"
 	"sync/atomic"
 	"unsafe"
 
@@ -17,7 +18,9 @@ import (
 //	              (the upper 16 bits) and moreBytes
 //
 // The sum identifies the flow of the account: a process without a Log makes records and leaves old
-// accounts as they are. complete: the packets were counted from the start on.
+// accounts as they are. complete: the packets were counted from the start on, unless the flow is
+// older than the time in the account of record 0, which is no flow. From that time on each process
+// that owned the table has counted (Log.Own).
 //
 // Any worker adds to traffic, by one atomic add for a packet. The worker whose add sets the top bit
 // moves morePackets packets to more, before the others can add as many again.
@@ -65,12 +68,28 @@ func (a *account) open(f *Flow, now Time, complete bool) {
 
 // startOf returns when a flow began, or 0 if the account is not the flow's, and whether its packets
 // are counted from the start on.
-func (a *account) startOf(f *Flow) (start Time, complete bool) {
+func (l *Log) startOf(a *account, f *Flow) (start Time, complete bool) {
 	s := a.start.Load()
 	if s&accountSum != uint64(f.sum)&accountSum {
 		return 0, false
 	}
-	return Time(s &^ accountLow), s&accountComplete != 0
+	start = Time(s &^ accountLow)
+	return start, s&accountComplete != 0 && start >= Time(l.countedSince().Load())
+}
+
+// countedSince has the time from which on all processes have counted packets.
+func (l *Log) countedSince() *atomic.Uint64 { return &l.accounts[0][0].start }
+
+// Own notes whether this process counts the packets of flows. A process calls it when it begins to
+// own the table, before it forwards a packet: its predecessor may have forwarded packets until now.
+func (l *Log) Own(now Time) {
+	since := l.countedSince()
+	switch {
+	case !l.traffic:
+		since.Store(math.MaxUint64)
+	case since.Load() > uint64(now): // nobody has counted, or it is a time of an earlier boot
+		since.Store(uint64(now))
+	}
 }
 
 // add counts a packet.

@@ -86,8 +86,9 @@ func (h *Handle) info(a *arena, i uint32, now Ticks, out *Info) bool {
 		Binding: f.Binding(),
 	}
 	if h.log != nil {
-		account := &h.log.log.accounts[family(a.v6)][i]
-		if out.Start, out.Metered = account.startOf(f); out.Metered {
+		l := h.log.log
+		account := &l.accounts[family(a.v6)][i]
+		if out.Start, out.Metered = l.startOf(account, f); out.Metered {
 			out.Traffic = [2]Traffic{account.of(ClientSide), account.of(ReplySide)}
 		}
 	}

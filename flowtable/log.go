@@ -208,7 +208,7 @@ func (r *logRing) ended(a *arena, i uint32, m conn.Meta, why End, now Time) {
 	e.describe(a, i, m, now)
 	e.Ended, e.Reset, e.ResetBy = why, m.Reset(), m.ResetBy()
 	account := &r.log.accounts[family(a.v6)][i]
-	if e.Start, e.Counted = account.startOf(a.flow(i)); e.Counted {
+	if e.Start, e.Counted = r.log.startOf(account, a.flow(i)); e.Counted {
 		e.Traffic = [2]Traffic{account.of(ClientSide), account.of(ReplySide)}
 	}
 	r.commit()

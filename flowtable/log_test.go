@@ -200,6 +200,50 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
+// TestTrafficOfSeveralProcesses: the counts of a flow are not complete once a process has owned the
+// table that does not count, nor when a later one counts again.
+func TestTrafficOfSeveralProcesses(t *testing.T) {
+	l, h := logged(t, 256)
+	now := logStart
+	h.Enter(now)
+	var refs []Ref
+	for _, step := range []struct {
+		traffic bool
+		metered []bool // of the flows of all steps so far
+	}{
+		{true, []bool{true}},
+		{true, []bool{true, true}},
+		{false, []bool{false, false, false}},
+		{true, []bool{false, false, false, true}},
+		{true, []bool{false, false, false, true, true}},
+	} {
+		now += Time(time.Second)
+		l.traffic = step.traffic
+		l.Own(now)
+		now += Time(time.Second)
+		refs = append(refs, newLogged(t, h, header.ProtoUDP, false, byte(len(refs)), now))
+		for i, r := range refs {
+			var f Info
+			if !h.Inspect(r, now, &f) || f.Metered != step.metered[i] || f.Start == 0 {
+				t.Errorf("after %d steps flow %d: %+v", len(refs), i, f)
+			}
+		}
+	}
+	l.all()
+	for i, r := range refs {
+		h.Delete(r)
+		if list := l.all(); len(list) != 1 || list[0].Counted != (i > 2) {
+			t.Errorf("end of flow %d: %+v", i, list)
+		}
+	}
+	l.countedSince().Store(uint64(now) + 1e18) // of an earlier boot
+	l.Own(now)
+	var f Info
+	if !h.Inspect(newLogged(t, h, header.ProtoUDP, false, 9, now+1e9), now+1e9, &f) || !f.Metered {
+		t.Errorf("after a boot: %+v", f)
+	}
+}
+
 // TestStartLogNeedsMemory: too little memory is an error.
 func TestStartLogNeedsMemory(t *testing.T) {
 	table, err := NewHeap(Config{IPv4Flows: 1, Timeouts: DefaultTimeouts()})

@@ -13,6 +13,7 @@ import (
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/gateway/flowlog"
 	"sluice.dev/sluice/gateway/flows"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/internal/statefile"
 	"sluice.dev/sluice/serve/status"
 )
@@ -20,6 +21,7 @@ import (
 // flowLog is the flow log, if there is one.
 type flowLog struct {
 	*flowlog.Log // nil: there is none
+	events       *flowtable.Log
 	accounts     *flowlog.Accounts
 	cancel       context.CancelFunc // nil: it does not run
 	done         chan struct{}      // closed when it has ended
@@ -43,13 +45,13 @@ func (f *flowLog) open(
 		return err
 	}
 	ring := ringEvents / runtime.NumCPU()
-	events, err := table.StartLog(max(ringMinEvents, 1<<(bits.Len(uint(ring))-1)), f.accounts.Memory(),
+	f.events, err = table.StartLog(max(ringMinEvents, 1<<(bits.Len(uint(ring))-1)), f.accounts.Memory(),
 		c.FlowLog.Traffic)
 	if err != nil {
 		return err
 	}
 	f.Log = flowlog.New(flowlog.Config{
-		Directory: c.FlowLog.Directory, MaxBytes: int64(c.FlowLog.MaxMB) * 1e6, Events: events, Services: snapshot,
+		Directory: c.FlowLog.Directory, MaxBytes: int64(c.FlowLog.MaxMB) * 1e6, Events: f.events, Services: snapshot,
 		Log: log,
 	})
 	return nil
@@ -57,8 +59,16 @@ func (f *flowLog) open(
 
 // startFlowLog writes the flow log from now on.
 func (d *Daemon) startFlowLog() error {
+	d.flows.log.own()
 	d.flows.log.run()
 	return nil
+}
+
+// own notes that this process owns the flow table, before it forwards a packet.
+func (f *flowLog) own() {
+	if f.Log != nil {
+		f.events.Own(flowtable.Time(boottime.Nanos()))
+	}
 }
 
 func (f *flowLog) run() {

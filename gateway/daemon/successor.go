@@ -289,6 +289,7 @@ func (s *successor) run() error {
 	if err := d.flows.file.Table.Assume(s.state.Used, flowtable.Time(boottime.Nanos())); err != nil {
 		return err
 	}
+	d.flows.log.own()
 	if d.group != nil {
 		d.group.Recover()
 	}
