@@ -270,8 +270,8 @@ func (d *Daemon) startServersWhen(free <-chan struct{}) (err error) {
 			extras.Group = d.groupMetrics
 		}
 		s.metrics = metrics.NewServer(metrics.Config{
-			Address: c.Metrics.Address, Source: d, Log: d.log, TLS: s.guard.secret, Tokens: s.guard.tokens,
-			NotReady: d.notReady,
+			Address: c.Metrics.Address, Log: d.log, TLS: s.guard.secret, Tokens: s.guard.tokens,
+			NotReady: d.notReady, Progress: d.progress,
 			Registry: metrics.NewRegistry(d, extras),
 		})
 	}

@@ -185,12 +185,12 @@ func (d *Daemon) steeringCounts() map[string]uint64 {
 
 // Stats implements status.Gateway.
 func (d *Daemon) Stats() status.StatsView {
-	v := status.StatsView{Workers: d.workers.Views(boottime.Nanos()), Steering: d.steeringCounts()}
+	v := status.StatsView{Steering: d.steeringCounts()}
+	v.Workers, v.Stalled = d.progress()
 	c := d.flows.file.Table.Counts()
 	v.Flows, v.FlowEvents = flows.TableViews(&c)
 	v.Queues = d.ports.QueueStats()
 	v.Snapshot = d.snapshotView()
-	v.Stalled = d.beats.Dead()
 	return v
 }
 

@@ -9,8 +9,10 @@ import (
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/host/sdnotify"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/serve/health"
 	"sluice.dev/sluice/serve/metrics"
+	"sluice.dev/sluice/serve/status"
 )
 
 // makeHealth makes the servers that the control loop notifies, before the loop. They call the loop
@@ -70,6 +72,12 @@ func (d *Daemon) dead() []string {
 // before it forwards.
 func (d *Daemon) notifications() sdnotify.Config {
 	return sdnotify.Config{Log: d.log, Ready: d.forwards, Dead: d.dead, Quiet: os.Getenv(config.WaitingVariable) != ""}
+}
+
+// progress returns the workers, and the loops that have stalled. Clients of /healthz may call it at
+// any rate: it must walk neither Services nor backends.
+func (d *Daemon) progress() (list []status.WorkerView, stalled []string) {
+	return d.workers.Views(boottime.Nanos()), d.beats.Dead()
 }
 
 // notReady returns the reasons not to send traffic to this gateway.

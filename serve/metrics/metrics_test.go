@@ -64,8 +64,8 @@ func extras() Extras {
 func server(t *testing.T, address string, g *statustest.Gateway) *Server {
 	t.Helper()
 	return NewServer(Config{
-		Address: address, Source: g, Registry: NewRegistry(g, extras()), Log: slog.New(slog.DiscardHandler),
-		Retry: time.Millisecond, NotReady: func() []string { return g.StatusView.NotReady },
+		Address: address, Registry: NewRegistry(g, extras()), Log: slog.New(slog.DiscardHandler),
+		Retry: time.Millisecond, NotReady: func() []string { return g.StatusView.NotReady }, Progress: progressOf(g),
 	})
 }
 
@@ -233,15 +233,9 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// cheap is a gateway that is asked for nothing whose cost grows with the number of objects.
-type cheap struct {
-	*statustest.Gateway
-	t *testing.T
-}
-
-func (c cheap) Status() status.StatusView {
-	c.t.Error("a health check reads the status, which has all problems of all objects")
-	return c.Gateway.Status()
+// progressOf returns Config.Progress for a sample gateway.
+func progressOf(g *statustest.Gateway) func() ([]status.WorkerView, []string) {
+	return func() ([]status.WorkerView, []string) { return g.StatsView.Workers, g.StatsView.Stalled }
 }
 
 // TestHealth: everybody who reaches the port may ask for health as often as he likes.
@@ -270,7 +264,6 @@ func TestHealth(t *testing.T) {
 			g := statustest.New()
 			c.change(g)
 			s := server(t, "127.0.0.1:0", g)
-			s.config.Source = cheap{g, t}
 			start(t, s)
 			if code, body := get(t, s, c.path); code != c.code || body != c.body {
 				t.Errorf("got %d %q, want %d %q", code, body, c.code, c.body)
@@ -292,8 +285,8 @@ func TestTokens(t *testing.T) {
 	}
 	g := statustest.New()
 	notReady(g)
-	s := NewServer(Config{Address: "127.0.0.1:0", Source: g, Registry: NewRegistry(g, extras()), Log: log,
-		Tokens: tokens, NotReady: func() []string { return g.StatusView.NotReady }})
+	s := NewServer(Config{Address: "127.0.0.1:0", Registry: NewRegistry(g, extras()), Log: log,
+		Tokens: tokens, NotReady: func() []string { return g.StatusView.NotReady }, Progress: progressOf(g)})
 	start(t, s)
 	for _, c := range []struct {
 		token, path string

@@ -11,18 +11,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/serve/web"
 )
 
 // Config configures a Server.
 type Config struct {
 	Address  string // to listen on, such as :9470
-	Source   Source
 	Registry *prometheus.Registry
 	Log      *slog.Logger
-	// NotReady returns why this gateway should get no traffic. Any client that reaches the address
-	// may cause calls at any rate, so it must be cheap, and so must Source.Stats.
+	// NotReady returns why this gateway should get no traffic, and Progress the workers, and the
+	// loops that have stalled. Any client that reaches the address may cause calls at any rate, so
+	// both must be cheap.
 	NotReady func() []string
+	Progress func() (workers []status.WorkerView, stalled []string)
 	// Retry is the interval of attempts to open a port that is in use; 0: web.DefaultRetry.
 	Retry time.Duration
 	// TLS is nil for plain HTTP; Tokens is nil if every client gets answers. Without a token,
@@ -66,8 +68,7 @@ func NewServer(c Config) *Server {
 
 // unhealthy returns why the process should be restarted: stalled workers and loops.
 func (s *Server) unhealthy() []string {
-	v := s.config.Source.Stats()
-	workers, reasons := v.Workers, v.Stalled
+	workers, reasons := s.config.Progress()
 	if len(workers) == 0 {
 		return []string{"no worker runs yet"}
 	}
