@@ -98,11 +98,36 @@ func (v *HistogramView) add(o *HistogramView, sign uint64) {
 	v.MedianMicros, v.P99Micros = v.at(0.5), v.at(0.99)
 }
 
-// Minus returns v without the counts of an earlier view.
+// Minus returns v without the counts of an earlier view. Counters that have begun anew since then,
+// because the daemon or the Service was replaced, are returned as they are.
 func (v TimesView) Minus(earlier *TimesView) TimesView {
+	if !v.follows(earlier) {
+		return v
+	}
 	v.Handshake.Buckets, v.Answer.Buckets = slices.Clone(v.Handshake.Buckets), slices.Clone(v.Answer.Buckets)
 	v.add(earlier, ^uint64(0))
 	return v
+}
+
+// follows reports whether all counts are at least those of an earlier view.
+func (v *TimesView) follows(earlier *TimesView) bool {
+	return v.Handshake.follows(&earlier.Handshake) && v.Answer.follows(&earlier.Answer) &&
+		v.RepeatedSYNs >= earlier.RepeatedSYNs && v.RepeatedSYNsAfterAnswer >= earlier.RepeatedSYNsAfterAnswer &&
+		v.Refused >= earlier.Refused && v.ResetByBackend >= earlier.ResetByBackend &&
+		v.ResetByClient >= earlier.ResetByClient
+}
+
+func (v *HistogramView) follows(earlier *HistogramView) bool {
+	counts := map[uint64]uint64{}
+	for _, b := range v.Buckets {
+		counts[b.FromMicros] = b.Count
+	}
+	for _, b := range earlier.Buckets {
+		if counts[b.FromMicros] < b.Count {
+			return false
+		}
+	}
+	return v.Count >= earlier.Count && v.SumMicros >= earlier.SumMicros
 }
 
 // Since returns v without the counts of an earlier view.

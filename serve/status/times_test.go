@@ -1,6 +1,7 @@
 package status
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -74,5 +75,28 @@ func TestTimes(t *testing.T) {
 	totals.Forget(1)
 	if n := AllTimes(snapshot(), totals).Services; n[0].RepeatedSYNs != 0 {
 		t.Errorf("of a new service with the number of a removed one: %+v", n)
+	}
+}
+
+// TestTimesBeginAnew: the difference to a view of counters that have begun anew is their counts.
+func TestTimesBeginAnew(t *testing.T) {
+	histogram := func(from, n uint64) HistogramView {
+		return HistogramView{Count: n, SumMicros: n * from, Buckets: []BucketView{{FromMicros: from, Count: n}}}
+	}
+	for name, c := range map[string]struct{ before, now TimesView }{
+		"fewer refused":       {TimesView{Refused: 5}, TimesView{Refused: 3}},
+		"fewer repeated SYNs": {TimesView{RepeatedSYNs: 5, Refused: 1}, TimesView{RepeatedSYNs: 4, Refused: 9}},
+		"fewer resets":        {TimesView{ResetByClient: 1}, TimesView{ResetByBackend: 1}},
+		"fewer answers":       {TimesView{Answer: histogram(64, 5)}, TimesView{Answer: histogram(64, 2)}},
+		"other answers":       {TimesView{Answer: histogram(64, 5)}, TimesView{Answer: histogram(1024, 9)}},
+		"fewer handshakes":    {TimesView{Handshake: histogram(64, 5)}, TimesView{Refused: 7}},
+	} {
+		if got := c.now.Minus(&c.before); !reflect.DeepEqual(got, c.now) {
+			t.Errorf("%s: got %+v", name, got)
+		}
+	}
+	before, now := TimesView{Answer: histogram(64, 5), Refused: 2}, TimesView{Answer: histogram(64, 7), Refused: 2}
+	if got := now.Minus(&before); got.Answer.Count != 2 || got.Answer.SumMicros != 128 || got.Refused != 0 {
+		t.Errorf("counters that go on: got %+v", got)
 	}
 }
