@@ -116,7 +116,7 @@ func (d *Daemon) Deny(ctx context.Context, p netip.Prefix, after time.Duration) 
 		return v, errors.New("the client " + problem)
 	}
 	v.Flows, err = d.denials.Deny(ctx, p, after)
-	if entry := d.denials.Denies(p.Addr()); entry != nil {
+	if entry := d.denials.Entry(p); entry != nil {
 		v.DenialView = *entry
 	}
 	v.Notes = d.insideDenied(p)

@@ -9,6 +9,9 @@
 // The kernel program has the list while no process runs, and knows the ends of its entries. The
 // operator's entries are in a file of stateDir, like drains: the operator can read it, and on a
 // tmpfs it ends with the machine.
+//
+// Entries end by CLOCK_BOOTTIME, so that a step of the wall clock moves no end. The file has the
+// same ends by the wall clock, for a process after a boot, and is written again after a step.
 package denials
 
 import (
@@ -53,8 +56,9 @@ type Config struct {
 	// Saves runs a function that writes the file, or returns an error if the next process has read
 	// the file already.
 	Saves func(func() error) error
-	// BootNanos is CLOCK_BOOTTIME; nil: the kernel's.
-	BootNanos func() uint64
+	// Clock returns the same moment by CLOCK_BOOTTIME, in nanoseconds, and by the wall clock; nil:
+	// the machine's.
+	Clock func() (nanos uint64, wall time.Time)
 }
 
 // Errors of Deny and Allow about the list.
@@ -80,9 +84,11 @@ type List struct {
 
 	mu         sync.Mutex // guards the fields below; not held during calls of Config
 	configured map[netip.Prefix]bool
-	operator   map[netip.Prefix]time.Time // until then; zero: without an end
-	refused    error                      // why the kernel program does not have the list
-	lost       error                      // why the previous process's entries are lost; nil after a change
+	operator   map[netip.Prefix]uint64 // until then, CLOCK_BOOTTIME; 0: without an end
+	offset     int64                   // nanoseconds from CLOCK_BOOTTIME to the wall clock, at its last step
+	refused    error                   // why the kernel program does not have the list
+	lost       error                   // why the previous process's entries are lost; nil after a change
+	unsaved    error                   // why the file does not have the list
 
 	applying sync.Mutex // one call of apply at a time
 	inForce  map[netip.Prefix]xdpprog.Denial
@@ -94,17 +100,37 @@ type List struct {
 // they cannot be read, they are lost, and Conditions has the error until the operator changes the
 // list.
 func New(c Config, configured []netip.Prefix) *List {
-	if c.BootNanos == nil {
-		c.BootNanos = boottime.Nanos
+	if c.Clock == nil {
+		c.Clock = boottime.Now
 	}
-	l := &List{c: c, wake: wake.NewFlag(), configured: setOf(configured)}
-	var err error
-	if l.operator, err = load(c.StateDir); err != nil {
+	l := &List{c: c, wake: wake.NewFlag(), configured: setOf(configured), operator: map[netip.Prefix]uint64{}}
+	nanos, wall := c.Clock()
+	l.offset = wall.UnixNano() - int64(nanos)
+	saved, err := load(c.StateDir)
+	if err != nil {
 		c.Log.Error("clients that the operator denied are lost: deny them again", "error", err)
-		l.operator, l.lost = map[netip.Prefix]time.Time{}, err
+		l.lost = err
+	}
+	for p, until := range saved {
+		end := uint64(0)
+		if !until.IsZero() {
+			end = uint64(max(1, until.UnixNano()-l.offset)) // before the boot: it is over
+		}
+		l.operator[p] = end
 	}
 	return l
 }
+
+// until returns an end by the wall clock; zero if there is none. l.mu must be held.
+func (l *List) until(end uint64) time.Time {
+	if end == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(end)+l.offset)
+}
+
+// over reports whether an entry has ended.
+func over(end, now uint64) bool { return end != 0 && end <= now }
 
 func setOf(list []netip.Prefix) map[netip.Prefix]bool {
 	set := make(map[netip.Prefix]bool, len(list))
@@ -132,15 +158,16 @@ func (l *List) Configure(configured []netip.Prefix) {
 // Deny adds an entry that ends after a time, or without an end if that is 0. It replaces the end of
 // an entry of the operator. It returns how many flows of the clients it has ended.
 func (l *List) Deny(ctx context.Context, p netip.Prefix, after time.Duration) (flows int, err error) {
-	var until time.Time
+	var end uint64
 	if after > 0 {
-		until = time.Now().Add(after).Round(0) // without the monotonic clock, which the file does not have
+		nanos, _ := l.c.Clock()
+		end = nanos + uint64(after)
 	}
-	err = l.change(func(list map[netip.Prefix]time.Time) error {
+	err = l.change(func(list map[netip.Prefix]uint64) error {
 		if _, ok := list[p]; !ok && len(list)+len(l.configured) >= config.MaxDenied {
 			return ErrFull
 		}
-		list[p] = until
+		list[p] = end
 		return nil
 	})
 	if err != nil {
@@ -151,7 +178,7 @@ func (l *List) Deny(ctx context.Context, p netip.Prefix, after time.Duration) (f
 
 // Allow removes an entry of the operator.
 func (l *List) Allow(ctx context.Context, p netip.Prefix) error {
-	err := l.change(func(list map[netip.Prefix]time.Time) error {
+	err := l.change(func(list map[netip.Prefix]uint64) error {
 		if _, ok := list[p]; ok {
 			delete(list, p)
 			return nil
@@ -169,7 +196,7 @@ func (l *List) Allow(ctx context.Context, p netip.Prefix) error {
 }
 
 // change changes the operator's entries and saves them, or neither. It calls f with l.mu.
-func (l *List) change(f func(map[netip.Prefix]time.Time) error) error {
+func (l *List) change(f func(map[netip.Prefix]uint64) error) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
 	l.mu.Lock()
@@ -179,13 +206,24 @@ func (l *List) change(f func(map[netip.Prefix]time.Time) error) error {
 	if err != nil {
 		return err
 	}
-	if err := l.c.Saves(func() error { return save(l.c.StateDir, next) }); err != nil {
+	if err := l.save(next); err != nil {
 		return err
 	}
 	l.mu.Lock()
-	l.operator, l.lost = next, nil
+	l.operator, l.lost, l.unsaved = next, nil, nil
 	l.mu.Unlock()
 	return nil
+}
+
+// save writes the file. l.changing must be held.
+func (l *List) save(list map[netip.Prefix]uint64) error {
+	l.mu.Lock()
+	ends := make(map[netip.Prefix]time.Time, len(list))
+	for p, end := range list {
+		ends[p] = l.until(end)
+	}
+	l.mu.Unlock()
+	return l.c.Saves(func() error { return save(l.c.StateDir, ends) })
 }
 
 // Apply gives the list to the kernel program, before the first packet arrives. Run ends the flows.
@@ -236,20 +274,11 @@ func (l *List) setProgram() (added []netip.Prefix, err error) {
 func (l *List) denials() map[netip.Prefix]xdpprog.Denial {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now, boot := time.Now(), l.c.BootNanos()
+	now, _ := l.c.Clock()
 	list := make(map[netip.Prefix]xdpprog.Denial, len(l.configured)+len(l.operator))
-	for p, until := range l.operator {
-		left := until.Sub(now)
-		switch {
-		case until.IsZero():
-			list[p] = xdpprog.Denial{Prefix: p}
-		case left > 0:
-			d := xdpprog.Denial{Prefix: p, UntilNanos: boot + uint64(left)}
-			// The clocks differ by a little at each reading, which changes no entry.
-			if before := l.inForce[p]; before.UntilNanos-d.UntilNanos+clockSlack < 2*clockSlack {
-				d = before
-			}
-			list[p] = d
+	for p, end := range l.operator {
+		if !over(end, now) {
+			list[p] = xdpprog.Denial{Prefix: p, UntilNanos: end}
 		}
 	}
 	for p := range l.configured {
@@ -257,8 +286,6 @@ func (l *List) denials() map[netip.Prefix]xdpprog.Denial {
 	}
 	return list
 }
-
-const clockSlack = uint64(time.Second / 2)
 
 // endFlows ends the flows of clients in a list of prefixes.
 func (l *List) endFlows(ctx context.Context, list []netip.Prefix) (int, error) {
@@ -278,8 +305,10 @@ const (
 	// until it opens a flow.
 	settleTime = 2 * time.Second
 	retryEvery = 5 * time.Second
-	// lookEvery is how often the wall clock is read: somebody may set it.
-	lookEvery = time.Minute
+	// lookEvery is how often the wall clock is compared: somebody may set it, by more than
+	// clockSlack.
+	lookEvery  = time.Minute
+	clockSlack = time.Second
 )
 
 // Run keeps the list in force, and removes entries that are over, until ctx ends.
@@ -294,7 +323,7 @@ func (l *List) Run(ctx context.Context, beat *heartbeat.Beat) {
 		case <-time.After(wait):
 		}
 		beat.Beat()
-		l.removeOver()
+		l.tidy()
 		wait = l.step(ctx)
 	}
 }
@@ -331,42 +360,51 @@ func (l *List) untilNext() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	wait := lookEvery
-	for _, until := range l.operator {
-		if !until.IsZero() {
-			wait = min(wait, time.Until(until))
+	if l.unsaved != nil {
+		wait = retryEvery
+	}
+	now, _ := l.c.Clock()
+	for _, end := range l.operator {
+		if end != 0 {
+			wait = min(wait, time.Duration(end-now))
 		}
 	}
 	return max(wait, 10*time.Millisecond)
 }
 
-// removeOver removes entries that are over.
-func (l *List) removeOver() {
-	now := time.Now()
-	var over []netip.Prefix
+// tidy removes entries that are over, and has the file follow: it may have entries that are over,
+// and ends by the wall clock of before a step, until it can be written.
+func (l *List) tidy() {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	now, wall := l.c.Clock()
+	offset := wall.UnixNano() - int64(now)
+	var ended []netip.Prefix
 	l.mu.Lock()
-	for p, until := range l.operator {
-		if !until.IsZero() && !now.Before(until) {
-			over = append(over, p)
+	next := maps.Clone(l.operator)
+	for p, end := range next {
+		if over(end, now) {
+			ended = append(ended, p)
+			delete(next, p)
 		}
 	}
+	stepped := time.Duration(offset-l.offset).Abs() > clockSlack
+	if stepped {
+		l.offset = offset
+	}
+	stale := len(ended) > 0 || stepped && len(next) > 0 || l.unsaved != nil
+	l.operator = next
 	l.mu.Unlock()
-	if len(over) == 0 {
-		return
-	}
-	if err := l.change(func(list map[netip.Prefix]time.Time) error {
-		for _, p := range over {
-			if until := list[p]; !now.Before(until) {
-				delete(list, p)
-			}
-		}
-		return nil
-	}); err != nil {
-		l.c.Log.Debug("entries of denied clients that are over stay in the file", "error", err)
-		return
-	}
-	for _, p := range over {
+	for _, p := range ended {
 		l.c.Log.Info("client is no longer denied: its time is over", "client", p.String())
 	}
+	if !stale {
+		return
+	}
+	err := l.save(next)
+	l.mu.Lock()
+	l.unsaved = err
+	l.mu.Unlock()
 }
 
 // Views lists the entries by prefix, with the packets that the kernel program has dropped.
@@ -378,9 +416,9 @@ func (l *List) Views() ([]status.DenialView, error) {
 	for p := range l.configured {
 		list = append(list, status.DenialView{Client: p, From: status.DeniedByConfiguration, Packets: packets[p]})
 	}
-	for p, until := range l.operator {
+	for p, end := range l.operator {
 		if !l.configured[p] {
-			list = append(list, status.DenialView{Client: p, From: status.DeniedByOperator, Until: until,
+			list = append(list, status.DenialView{Client: p, From: status.DeniedByOperator, Until: l.until(end),
 				Packets: packets[p]})
 		}
 	}
@@ -392,15 +430,29 @@ func (l *List) Views() ([]status.DenialView, error) {
 func (l *List) Denies(client netip.Addr) *status.DenialView {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
 	for bits := client.BitLen(); bits > 0; bits-- {
 		p, _ := client.Prefix(bits)
-		if l.configured[p] {
-			return &status.DenialView{Client: p, From: status.DeniedByConfiguration}
+		if v := l.entry(p); v != nil {
+			return v
 		}
-		if until, ok := l.operator[p]; ok && (until.IsZero() || now.Before(until)) {
-			return &status.DenialView{Client: p, From: status.DeniedByOperator, Until: until}
-		}
+	}
+	return nil
+}
+
+// Entry returns the entry of a prefix, without its packets; nil if there is none.
+func (l *List) Entry(p netip.Prefix) *status.DenialView {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.entry(p)
+}
+
+func (l *List) entry(p netip.Prefix) *status.DenialView {
+	if l.configured[p] {
+		return &status.DenialView{Client: p, From: status.DeniedByConfiguration}
+	}
+	now, _ := l.c.Clock()
+	if end, ok := l.operator[p]; ok && !over(end, now) {
+		return &status.DenialView{Client: p, From: status.DeniedByOperator, Until: l.until(end)}
 	}
 	return nil
 }
@@ -409,7 +461,12 @@ func (l *List) Denies(client netip.Addr) *status.DenialView {
 func (l *List) Conditions() (list []status.ConditionView) {
 	l.mu.Lock()
 	configured, operator, refused, lost := len(l.configured), len(l.operator), l.refused, l.lost
+	unsaved := l.unsaved
 	l.mu.Unlock()
+	if unsaved != nil {
+		list = append(list, status.Warning("denials", "the file of denied clients cannot be written: a next process "+
+			"may find entries that are over: "+unsaved.Error()))
+	}
 	if lost != nil {
 		list = append(list, status.Failed("denials", "clients that the operator denied before the start are not "+
 			"denied any more: deny them again, or remove the file and restart: "+lost.Error()))

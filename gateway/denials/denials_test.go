@@ -89,8 +89,11 @@ func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
 func (g *gateway) config(dir string) Config {
 	return Config{Log: slog.New(slog.DiscardHandler), StateDir: dir, Program: g, Flows: g,
-		Saves:     func(save func() error) error { return save() },
-		BootNanos: func() uint64 { return uint64(time.Now().UnixNano()) - 1e18 }}
+		Saves: func(save func() error) error { return save() },
+		Clock: func() (uint64, time.Time) {
+			now := time.Now()
+			return uint64(now.UnixNano()) - 5e17, now
+		}}
 }
 
 // start makes a list and runs it until the test, or end, ends.
@@ -234,6 +237,140 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("an entry that is there, without room: %v", err)
 		}
 	})
+}
+
+// TestClockSteps: a step of the wall clock moves no end, in this process and in the next ones. After
+// a boot an entry ends by the wall clock.
+func TestClockSteps(t *testing.T) {
+	for _, step := range []time.Duration{8 * time.Hour, -8 * time.Hour} {
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			g, stepped, booted := &gateway{}, time.Duration(0), uint64(0)
+			c := g.config(dir)
+			c.Clock = func() (uint64, time.Time) {
+				now := time.Now()
+				return uint64(now.UnixNano()) - 5e17 - booted, now.Add(stepped)
+			}
+			denied := func(when, want string) {
+				t.Helper()
+				synctest.Wait()
+				if d, _ := g.state(); d != want {
+					t.Errorf("%v, %s: denied %q, want %q", step, when, d, want)
+				}
+			}
+			l, end := start(t, c)
+			if _, err := l.Deny(t.Context(), prefix("192.0.2.0/24"), time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			stepped = step
+			time.Sleep(2 * lookEvery)
+			denied("after the step", "192.0.2.0/24")
+			if v := l.Entry(prefix("192.0.2.0/24")); v == nil ||
+				v.Until.Sub(time.Now().Add(step+58*time.Minute)).Abs() > time.Second {
+				t.Errorf("%v: entry %+v", step, v)
+			}
+			end()
+			_, end = start(t, c)
+			denied("in the next process", "192.0.2.0/24")
+			end()
+			booted = 4e17
+			_, end = start(t, c)
+			time.Sleep(57 * time.Minute)
+			denied("after a boot", "192.0.2.0/24")
+			time.Sleep(2 * time.Minute)
+			denied("when its time is over", "")
+			end()
+		})
+	}
+}
+
+// TestUnsavedEnd: an entry that is over does not apply, and is tried to be removed from the file each
+// retryEvery, while that cannot be written.
+func TestUnsavedEnd(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		g := &gateway{}
+		c := g.config(dir)
+		var full error
+		tries := 0
+		c.Saves = func(save func() error) error {
+			if tries++; full != nil {
+				return full
+			}
+			return save()
+		}
+		l, _ := start(t, c)
+		if _, err := l.Deny(t.Context(), prefix("192.0.2.0/24"), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		full, tries = errors.New("no space left on device"), 0
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if want := int(time.Minute/retryEvery) + 1; tries < want-1 || tries > want {
+			t.Errorf("%d tries in a minute, want %d", tries, want)
+		}
+		if views, _ := l.Views(); len(views) != 0 {
+			t.Errorf("entries %+v", views)
+		}
+		if d, _ := g.state(); d != "" {
+			t.Errorf("denied %q", d)
+		}
+		if c := l.Conditions(); len(c) != 1 || c[0].Level != "warn" || !strings.Contains(c[0].Detail, full.Error()) {
+			t.Errorf("conditions %+v", c)
+		}
+		full = nil
+		time.Sleep(2 * retryEvery)
+		synctest.Wait()
+		if files, err := os.ReadDir(dir); err != nil || len(files) != 0 || len(l.Conditions()) != 0 {
+			t.Errorf("files %v, %v, conditions %+v", files, err, l.Conditions())
+		}
+	})
+}
+
+// TestDeniedAgain: an entry stays whose client the operator denies without an end while it is being
+// removed because it is over.
+func TestDeniedAgain(t *testing.T) {
+	g, p := &gateway{}, prefix("192.0.2.0/24")
+	c := g.config(t.TempDir())
+	var l *List
+	var tidied chan struct{}
+	c.Saves = func(save func() error) error {
+		if tidied == nil && len(l.operator) > 0 {
+			tidied = make(chan struct{})
+			go func() { defer close(tidied); l.tidy() }()
+			time.Sleep(50 * time.Millisecond) // it waits for the change
+		}
+		return save()
+	}
+	l = New(c, nil)
+	for _, after := range []time.Duration{time.Nanosecond, 0} {
+		if _, err := l.Deny(t.Context(), p, after); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-tidied
+	if v := l.Entry(p); v == nil || !v.Until.IsZero() {
+		t.Errorf("entry %+v", v)
+	}
+}
+
+// TestEntry: the entry of a prefix is not the longest one that matches its first address.
+func TestEntry(t *testing.T) {
+	l := New((&gateway{}).config(t.TempDir()), []netip.Prefix{prefix("10.1.0.0/16")})
+	for _, p := range []string{"10.0.0.0/16", "10.0.0.0/8"} {
+		if _, err := l.Deny(t.Context(), prefix(p), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if v := l.Entry(prefix(p)); v == nil || v.Client != prefix(p) || v.Until.IsZero() {
+			t.Errorf("%s: %+v", p, v)
+		}
+	}
+	if v := l.Entry(prefix("10.1.0.0/16")); v == nil || v.From != "configuration" {
+		t.Errorf("%+v", v)
+	}
+	if v := l.Entry(prefix("10.0.0.0/9")); v != nil {
+		t.Errorf("%+v", v)
+	}
 }
 
 // TestPending: the list of a new configuration is not in force before the kernel program has it.
