@@ -148,7 +148,7 @@ func (s *Splitter) open() error {
 	s.file, s.began, s.bytes = file, time.Now(), int64(len(s.head))
 	s.Files = append(s.Files, name)
 	if s.Keep > 0 && len(s.Files) > s.Keep {
-		if err := os.Remove(s.Files[0]); err != nil {
+		if err := os.Remove(s.Files[0]); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 		s.Files = s.Files[1:]

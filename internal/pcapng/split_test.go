@@ -60,6 +60,24 @@ func packets(t *testing.T, r io.Reader) (list []byte) {
 	}
 }
 
+// TestRemovedFile: a file of a rotation that somebody has removed does not end the capture.
+func TestRemovedFile(t *testing.T) {
+	s := &Splitter{Path: filepath.Join(t.TempDir(), "x.pcapng"), Bytes: int64(len(stream(t, 2))), Keep: 1}
+	defer s.Close()
+	in := stream(t, 8)
+	for at := range in {
+		if len(s.Files) > 0 {
+			_ = os.Remove(s.Files[0])
+		}
+		if _, err := s.Write(in[at : at+1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.Packets != 8 {
+		t.Errorf("%d packets", s.Packets)
+	}
+}
+
 // TestRotation: each file is a capture of its own, no packet is lost, and only the newest are kept.
 func TestRotation(t *testing.T) {
 	in := stream(t, 20)
