@@ -349,6 +349,9 @@ func (s *successor) serve(c *handover.Conn) error {
 		}
 		c.Close()
 		close(ended)
+		if err := d.settings.journal.ReadLate(); err != nil {
+			d.log.Warn("the last events of the predecessor are lost", "error", err)
+		}
 	})
 	d.handOver.follow(d.settings.atStart.StateDir, d.handOver.predecessors, nil)
 	d.life.spawn(func() { s.open(d.life.ctx) })

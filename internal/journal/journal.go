@@ -53,12 +53,13 @@ const hangAfter = 5 * time.Second
 type Journal struct {
 	writer *logs.Writer
 
-	// file is held while a file is read or written, which may take long. It guards dir.
+	// file is held while a file is read or written, which may take long. It guards dir and last.
 	file sync.Mutex
 	dir  string // "" before Own
+	last []byte // line of earlier processes that was read; nil: there was none
 
 	mu    sync.Mutex // guards the fields below; never held while a file is used
-	lines []line     // oldest first
+	lines []line     // in the order in which they came
 	bytes int        // of lines
 	err   error      // of the last write to the file
 	began time.Time  // of the write to the file in progress; zero: there is none
@@ -66,7 +67,7 @@ type Journal struct {
 
 // line is a line as slog's JSON handler writes it.
 type line struct {
-	at      time.Time // later than the line before
+	at      time.Time // of the wall clock when it was written, see keep
 	message string
 	text    []byte
 }
@@ -93,14 +94,9 @@ func (j *Journal) Own(dir string) error {
 	if j.dir != "" {
 		return nil
 	}
-	var errs []error
-	var before [][]byte
-	for _, name := range []string{OldName, Name} {
-		text, err := trusted.ReadState(filepath.Join(dir, name))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-		before = slices.AppendSeq(before, bytes.Lines(text))
+	before, readErr := readFiles(dir)
+	if n := len(before); n > 0 {
+		j.last = before[n-1]
 	}
 	j.mu.Lock()
 	own := j.lines
@@ -116,7 +112,48 @@ func (j *Journal) Own(dir string) error {
 	for _, l := range own {
 		j.store(l.text)
 	}
-	return errors.Join(errs...)
+	return readErr
+}
+
+// readFiles returns the lines of the files, the oldest first.
+func readFiles(dir string) (lines [][]byte, err error) {
+	for _, name := range []string{OldName, Name} {
+		text, readErr := trusted.ReadState(filepath.Join(dir, name))
+		if readErr != nil && !errors.Is(readErr, fs.ErrNotExist) {
+			err = errors.Join(err, readErr)
+		}
+		lines = slices.AppendSeq(lines, bytes.Lines(text))
+	}
+	return lines, err
+}
+
+// ReadLate reads the lines that another process has written since Own, after its end.
+func (j *Journal) ReadLate() error {
+	j.file.Lock()
+	defer j.file.Unlock()
+	if j.dir == "" {
+		return nil // Own will read them
+	}
+	lines, err := readFiles(j.dir)
+	if j.last != nil {
+		at := slices.IndexFunc(lines, func(l []byte) bool { return bytes.Equal(l, j.last) })
+		if at < 0 {
+			return err // the files were thinned meanwhile: it is not known which lines are late
+		}
+		lines = lines[at+1:]
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	known := make(map[string]bool, len(j.lines))
+	for _, l := range j.lines {
+		known[string(l.text)] = true
+	}
+	for _, l := range lines {
+		if !known[string(l)] {
+			j.keep(l)
+		}
+	}
+	return err
 }
 
 // Remove removes the files, and writes none from then on.
@@ -179,15 +216,22 @@ func (j *Journal) store(text []byte) {
 	j.mu.Unlock()
 }
 
-// keep keeps a line in memory. It is false for a line that is not whole: its writer was killed.
-// j.mu must be held.
+// sameClock bounds the time by which lines of several goroutines and processes may come out of
+// order. A line that is earlier by more was written after the wall clock had stepped back.
+const sameClock = time.Second
+
+// keep keeps a line in memory. It is false for a line that is not whole: its writer was killed. Its
+// time is later than that of the line before, unless the clock has stepped back: then later lines
+// have the times of the new clock. j.mu must be held.
 func (j *Journal) keep(text []byte) bool {
 	l, ok := parse(text)
 	if !ok {
 		return false
 	}
-	if n := len(j.lines); n > 0 && !l.at.After(j.lines[n-1].at) {
-		l.at = j.lines[n-1].at.Add(1)
+	if n := len(j.lines); n > 0 {
+		if ahead := j.lines[n-1].at.Sub(l.at); ahead >= 0 && ahead < sameClock {
+			l.at = j.lines[n-1].at.Add(1)
+		}
 	}
 	j.lines, j.bytes = append(j.lines, l), j.bytes+len(text)
 	if j.bytes > 2*fileLimit { // an eighth at once, because thin looks at all lines
@@ -309,19 +353,27 @@ func shortened(text []byte) []byte {
 
 // Entry is an event.
 type Entry struct {
-	// Time is later than the time of the entry before, so it identifies the entry.
+	// Time identifies the entry. It is later than the time of the entry before, unless the wall
+	// clock has stepped back.
 	Time    time.Time
 	Level   string // INFO, WARN, ERROR
 	Message string
 	Details map[string]string // the line's attributes
 }
 
-// Since returns the entries after a time, oldest first.
+// Since returns the entries that came after the entry with a time, in their order. If there is no
+// such entry, it returns all that have a later time.
 func (j *Journal) Since(t time.Time) []Entry {
 	j.mu.Lock()
-	first, _ := slices.BinarySearchFunc(j.lines, t.Add(1), func(l line, t time.Time) int { return l.at.Compare(t) })
-	lines := slices.Clone(j.lines[first:])
+	lines := slices.Clone(j.lines)
 	j.mu.Unlock()
+	at := len(lines) - 1
+	for at >= 0 && !lines[at].at.Equal(t) {
+		at--
+	}
+	if lines = lines[at+1:]; at < 0 {
+		lines = slices.DeleteFunc(lines, func(l line) bool { return !l.at.After(t) })
+	}
 	list := make([]Entry, 0, len(lines))
 	for _, l := range lines {
 		var fields map[string]any

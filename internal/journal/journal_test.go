@@ -94,6 +94,73 @@ func TestNextProcess(t *testing.T) {
 	}
 }
 
+// TestClockStepsBack: after a clock that was ahead has stepped back, events have the times of the
+// right one, also in the next process. A reader that follows from the last event gets the later
+// ones, and one that asks for a time those that are later.
+func TestClockStepsBack(t *testing.T) {
+	dir := t.TempDir()
+	right := time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
+	times := []time.Time{right.AddDate(1, 0, 0), right, right.Add(time.Minute),
+		right.Add(time.Minute - 100*time.Millisecond)} // the last: of another goroutine
+	want := slices.Clone(times)
+	want[3] = times[2].Add(1)
+	for process := range 2 {
+		j := New()
+		log, _ := logger(j)
+		if err := j.Own(dir); err != nil {
+			t.Fatal(err)
+		}
+		for i, at := range times {
+			if process == 0 {
+				r := slog.NewRecord(at, slog.LevelInfo, fmt.Sprint(i), 0)
+				if err := log.Handler().Handle(t.Context(), r); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		all := j.Since(time.Time{})
+		for i, e := range all {
+			if len(all) != len(want) || !e.Time.Equal(want[i]) {
+				t.Errorf("process %d: %d events, the time of event %d is %v, want %v", process, len(all), i, e.Time, want)
+			}
+			if rest := j.Since(e.Time); len(rest) != len(all)-i-1 {
+				t.Errorf("process %d: %d events follow event %d", process, len(rest), i)
+			}
+		}
+		if got := messages(j.Since(right.Add(30 * time.Second))); got != "0\n2\n3\n" {
+			t.Errorf("process %d: since a time %q", process, got)
+		}
+	}
+}
+
+// TestLateLines: the journal has the lines that an earlier process wrote after Own, once, and after
+// its end.
+func TestLateLines(t *testing.T) {
+	dir := t.TempDir()
+	first, second := New(), New()
+	log, _ := logger(first)
+	next, _ := logger(second)
+	if err := second.ReadLate(); err != nil {
+		t.Error(err)
+	}
+	for i, j := range []*Journal{first, second} {
+		if err := j.Own(dir); err != nil {
+			t.Fatal(err)
+		}
+		[]*slog.Logger{log, next}[i].Info(fmt.Sprintf("%d owns", i))
+	}
+	log.Info("handed over")
+	next.Info("goes on")
+	for range 2 {
+		if err := second.ReadLate(); err != nil {
+			t.Error(err)
+		}
+		if got := messages(second.Since(time.Time{})); got != "0 owns\n1 owns\ngoes on\nhanded over\n" {
+			t.Errorf("events %q", got)
+		}
+	}
+}
+
 // TestBounds: files and memory are bounded, and have the newest events; so does a line.
 func TestBounds(t *testing.T) {
 	dir := t.TempDir()

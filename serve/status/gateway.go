@@ -44,7 +44,8 @@ type Gateway interface {
 	Denials() ([]DenialView, error)
 	// Drops sums the packets dropped after a time by reason and Service. It has ten minutes.
 	Drops(since time.Time) DropsView
-	// Events lists the events after a time, oldest first.
+	// Events lists the events that came after the one with a time, in their order, or all with a
+	// later time.
 	Events(since time.Time) []EventView
 	// Explain returns the verdict on a packet, and why. It changes nothing.
 	Explain(q *ExplainQuery) (ExplainView, error)

@@ -198,7 +198,9 @@ type DeniedView struct {
 
 // EventView is an event of the journal: a line of the daemon's log of level info or above.
 type EventView struct {
-	Time    time.Time `json:"time"`  // later than the time of the event before
+	// Time identifies the event. It is later than the time of the event before, unless the wall
+	// clock has stepped back.
+	Time    time.Time `json:"time"`
 	Level   string    `json:"level"` // INFO, WARN, ERROR
 	Message string    `json:"message"`
 	// Details are the fields of the log line.
