@@ -87,6 +87,7 @@ func (w *Worker) load() {
 		w.budget.packets = packetsPerBinding
 	}
 	w.planner.Snap, w.planner.View, w.planner.Binding = snap, view, binding
+	w.tunnels.load(snap, view)
 	if snap != nil {
 		w.stats.Backends.Expect(snap.BackendIndexes())
 	}

@@ -33,15 +33,25 @@ type tunnels struct {
 	vxlan.Tunnel
 	// first: finishDirect is called before finishPlain, because it has forwarded the last packets.
 	first bool
-	at    [256]tunnelEnd
+	// tables counts changes of the tables that entries are from: the View with the number view, and
+	// the Snapshot of generation snap. A pointer would keep the table in memory.
+	tables, view, snap uint64
+	at                 [256]tunnelEnd
+}
+
+// load notes the current tables.
+func (t *tunnels) load(snap *services.Snapshot, view *nexthop.View) {
+	if snap != nil && (snap.Generation != t.snap || view.Number() != t.view) {
+		t.tables++
+		t.snap, t.view = snap.Generation, view.Number()
+	}
 }
 
 // tunnelEnd has the headers and the next hop of a tunnel to a node. Backends with one index replace
-// each other. It is valid as long as its view and its snapshot are current.
+// each other. It is valid as long as its tables are current.
 type tunnelEnd struct {
 	backend services.BackendRef // 0: the entry is empty
-	view    *nexthop.View
-	snap    *services.Snapshot
+	tables  uint64
 	node    header.Addr
 	hop     nexthop.ID
 	headers vxlan.Header
@@ -51,7 +61,7 @@ type tunnelEnd struct {
 // to it. The source is the address that the kernel would send from.
 func (t *tunnels) end(w *Worker, ref services.BackendRef) *tunnelEnd {
 	e := &t.at[ref.Index()%uint32(len(t.at))]
-	if e.backend == ref && e.view == w.planner.View && e.snap == w.planner.Snap && ref != 0 {
+	if e.backend == ref && e.tables == t.tables && ref != 0 {
 		return e
 	}
 	b := w.planner.Snap.Backend(ref)
@@ -63,7 +73,7 @@ func (t *tunnels) end(w *Worker, ref services.BackendRef) *tunnelEnd {
 		return nil
 	}
 	*e = tunnelEnd{
-		backend: ref, view: w.planner.View, snap: w.planner.Snap, node: b.Addr, hop: r.Hop,
+		backend: ref, tables: t.tables, node: b.Addr, hop: r.Hop,
 		headers: vxlan.New(t.Tunnel, r.Source, b.Addr, w.c.TTL),
 	}
 	return e

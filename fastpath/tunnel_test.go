@@ -7,9 +7,11 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/gaissmai/bart"
 
@@ -672,6 +674,41 @@ func TestForwardingChanges(t *testing.T) {
 				goes(tt.connection, segment(headertest.ACK))
 				goes(tt.datagram, question)
 			})
+		}
+	}
+}
+
+// TestOldTablesAreFreed: a worker keeps no View and no Snapshot in memory but the current ones,
+// whatever it has forwarded by the others.
+func TestOldTablesAreFreed(t *testing.T) {
+	nodes := []string{node1, node2, node3}
+	l := tunnelLab(t, labConfig{}, nodes...)
+	l.publish(func(b *services.Builder) {
+		both(b, 70, ruleVIP, header.ProtoTCP, set(b, 70, 71, header.ProtoTCP, pod4))
+	})
+	var views []weak.Pointer[nexthop.View]
+	var routes []weak.Pointer[bart.Table[nexthop.Route]]
+	var snapshots []weak.Pointer[services.Snapshot]
+	for i, n := range nodes {
+		if i > 0 {
+			l.publish(direct(nodes, []string{n}))
+			l.routes()
+		}
+		v := l.hops.View()
+		views, routes = append(views, weak.Make(v)), append(routes, weak.Make(v.Routes))
+		snapshots = append(snapshots, weak.Make(l.handle.Load()))
+		l.toNode(headertest.TCP(join(client4, uint16(40000+i)), join(vip4, 80), headertest.SYN))
+		l.send(0, headertest.TCP(join(client4, uint16(41000+i)), join(ruleVIP, 80), headertest.SYN))
+		l.out(l.workers[0].nic)
+	}
+	l.routes()
+	l.publish(direct(nodes, nodes))
+	l.step(time.Microsecond)
+	runtime.GC()
+	for i := range nodes {
+		if views[i].Value() != nil || routes[i].Value() != nil || snapshots[i].Value() != nil {
+			t.Errorf("table %d is still in memory: view %v, routes %v, snapshot %v",
+				i, views[i].Value() != nil, routes[i].Value() != nil, snapshots[i].Value() != nil)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 // immutable, so an entry is valid for as long as its view is current. Routes to clients are not
 // cached: there are too many.
 type RouteCache struct {
-	view *nexthop.View
+	view uint64 // its number
 	at   [routesCached]struct {
 		addr  header.Addr // zero in an empty entry
 		route nexthop.Route
@@ -25,9 +25,9 @@ func (c *RouteCache) to(v *nexthop.View, b *services.Backend) nexthop.Route {
 	if c == nil {
 		return v.Lookup(&b.Addr)
 	}
-	if c.view != v {
+	if c.view != v.Number() {
 		clear(c.at[:])
-		c.view = v
+		c.view = v.Number()
 	}
 	e := &c.at[b.Ref.Index()%routesCached]
 	if e.addr != b.Addr {

@@ -14,11 +14,13 @@ import (
 // TestRouteCache: the cache returns the same route as the view, also if two backends share an
 // entry, if a backend's index got another address, and after routes have changed.
 func TestRouteCache(t *testing.T) {
+	table := nexthop.NewTable()
 	view := func(hop nexthop.ID) *nexthop.View {
 		r := new(bart.Table[nexthop.Route])
 		r.Insert(netip.MustParsePrefix("10.0.1.0/24"), nexthop.Route{Hop: hop, Kind: nexthop.OnLink})
 		r.Insert(netip.MustParsePrefix("2001:db8::/32"), nexthop.Route{Kind: nexthop.Kernel})
-		return &nexthop.View{Generation: 7, Routes: r} // two views may have the same number
+		table.Publish(&nexthop.View{Generation: 7, Routes: r}) // two views may have the same generation
+		return table.View()
 	}
 	backend := func(index uint32, ip string) *services.Backend {
 		return &services.Backend{Addr: header.AddrFrom(netip.MustParseAddr(ip)), Ref: services.MakeBackendRef(index, 1)}

@@ -120,6 +120,7 @@ const _ = -(unsafe.Offsetof(Hop{}.SrcMAC) ^ (unsafe.Offsetof(Hop{}.DstMAC) + 6))
 type Table struct {
 	hops     [MaxHops]atomic.Pointer[Hop]
 	view     atomic.Pointer[View]
+	number   uint64 // of the last View; only Publish uses it
 	requests chan Request
 	first    chan Request
 }
@@ -144,8 +145,11 @@ func NewTable() *Table {
 // View returns the current routes. A worker loads it once per batch.
 func (t *Table) View() *View { return t.view.Load() }
 
-// Publish makes v current. Only the control loop calls it.
-func (t *Table) Publish(v *View) { t.view.Store(v) }
+// Publish makes a copy of v current. Only the control loop calls it.
+func (t *Table) Publish(v *View) {
+	t.number++
+	t.view.Store(&View{Generation: v.Generation, Routes: v.Routes, number: t.number})
+}
 
 // Hop returns a hop, or nil if the ID is not in use.
 func (t *Table) Hop(id ID) *Hop { return t.hops[id&(MaxHops-1)].Load() }
@@ -205,7 +209,13 @@ type View struct {
 	// Routes has the kernel's prefixes and, as host routes, the known neighbours. The writer makes
 	// new versions with bart's persistent operations.
 	Routes *bart.Table[Route]
+
+	number uint64 // see Number
 }
+
+// Number returns a number that no other View of the table has. Caches of lookups keep it in place
+// of a pointer, which would keep the routes of an old View in memory.
+func (v *View) Number() uint64 { return v.number }
 
 // Lookup finds the route to an address; Kind is Unreachable if there is none. It does not allocate.
 func (v *View) Lookup(a *header.Addr) Route {
