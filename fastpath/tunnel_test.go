@@ -712,3 +712,28 @@ func TestOldTablesAreFreed(t *testing.T) {
 		}
 	}
 }
+
+// TestTunnelUnanswered: a SYN that the client repeats stays with its node, which may have answered
+// it, as long as the node serves.
+func TestTunnelUnanswered(t *testing.T) {
+	all := []string{node1, node2}
+	l := tunnelLab(t, labConfig{}, node1)
+	retry := func(b *services.Builder) { b.Settings().RetryOther = true }
+	l.publish(direct(all, []string{node1}), retry)
+	goesTo := func(want string) {
+		t.Helper()
+		p := headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.SYN)
+		if _, node := l.toNode(p); node != want {
+			t.Errorf("the SYN goes to %s, want %s", node, want)
+		}
+	}
+	goesTo(node1)
+	l.publish(direct(all, []string{node1, node2}))
+	for _, pause := range []time.Duration{1, 2, 4} {
+		l.step(pause * time.Second)
+		goesTo(node1)
+	}
+	l.publish(direct(all, []string{node2}))
+	l.step(time.Second)
+	goesTo(node2)
+}

@@ -70,29 +70,46 @@ func AdoptDirect(s *services.Snapshot, client *header.Tuple, mark uint32) (servi
 // if its node has no endpoint that serves, a datagram and a SYN after the client's FIN or RST, are
 // scheduled again. For a SYN the node has none, either, if another service port has the frontend.
 // Segments in the middle of a connection may open a flow, so they find the next node, which resets
-// the connection.
+// the connection. A SYN that the client repeats stays with a node that serves, unlike one of a
+// translated flow (services.Snapshot.RetryOther): the node may have answered, and nobody would drop
+// its late SYN-ACK, which the client would acknowledge to another node.
 func (s *Planner) classifyDirect(ref flowtable.Ref, side flowtable.Side, p *header.Packet) Class {
 	if side == flowtable.ReplySide {
 		return InFlow
 	}
 	s.bindDirect(ref)
-	b := s.nodeOf(ref, &p.Tuple)
-	if b == nil {
-		return Superseded
-	}
-	serves := b.Flags&services.BackendServing != 0
-	if IsSYN(p.TCPFlags) && s.moved(&p.Tuple, s.Flows.Flow(ref).Service()) {
-		serves = false
-	}
+	b, syn := s.nodeOf(ref, &p.Tuple), IsSYN(p.TCPFlags)
+	serves := s.nodeServes(b, &p.Tuple, syn, s.Flows.Flow(ref).Service())
 	switch {
-	case p.Tuple.Proto == header.ProtoUDP:
-		if !serves {
-			return Superseded
-		}
-	case IsSYN(p.TCPFlags) && !serves && s.Flows.Ended(ref):
+	case overDirect(b, serves, &p.Tuple, syn, s.Flows.Ended(ref)):
 		return Superseded
-	case IsSYN(p.TCPFlags) && (!serves || s.Snap.RetryOther) && s.Flows.Repeated(ref, s.Now, !serves):
+	case syn && s.Flows.Repeated(ref, s.Now, !serves) && !serves:
 		return Unanswered
 	}
 	return InFlow
+}
+
+// nodeServes reports whether a node serves a client's packet of the service port of its flow.
+func (s *Planner) nodeServes(b *services.Backend, client *header.Tuple, syn bool, service uint32) bool {
+	return b != nil && b.Flags&services.BackendServing != 0 && !(syn && s.moved(client, service))
+}
+
+// overDirect reports whether a client's packet of a direct flow must be scheduled again. ended:
+// the client has sent a FIN or RST.
+func overDirect(b *services.Backend, serves bool, client *header.Tuple, syn, ended bool) bool {
+	switch {
+	case b == nil:
+		return true
+	case client.Proto == header.ProtoUDP:
+		return !serves
+	}
+	return syn && !serves && ended
+}
+
+// TunnelRoute returns the route to a node. It returns false if no tunnel leads there: only the
+// kernel reaches the node, or the interface towards it has no address of the family. The source of
+// a tunnel is the address that the kernel would send from.
+func (s *Planner) TunnelRoute(node *header.Addr) (r nexthop.Route, ok bool) {
+	r = s.View.Lookup(node)
+	return r, r.Kind == nexthop.OnLink && r.Source != (header.Addr{}) && r.Source.Is4() == node.Is4()
 }
