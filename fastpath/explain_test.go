@@ -295,6 +295,86 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// TestExplainDirect: packets of Services with direct return are explained and then sent, as in
+// TestExplainAgreesWithWorker.
+func TestExplainDirect(t *testing.T) {
+	const inKernel, noSource = "10.244.0.24", "10.0.9.24" // reached by the kernel; without a source
+	all := []string{node1, node2}
+	syn, ack := uint8(headertest.SYN), uint8(headertest.ACK)
+	for name, c := range map[string]struct {
+		nodes  []string
+		before []uint8                   // the client sends
+		edit   func(b *services.Builder) // then
+		flags  uint8
+		reply  bool // the packet is of the other side
+		want   string
+	}{
+		"a new flow":                  {all[:1], nil, nil, syn, false, node1},
+		"in the middle":               {all[:1], nil, nil, ack, false, node1},
+		"a known flow":                {all[:1], []uint8{syn}, nil, ack, false, node1},
+		"a known flow's repeated SYN": {all[:1], []uint8{syn}, nil, syn, false, node1},
+		"by the kernel":               {[]string{inKernel}, nil, nil, syn, false, "no_route"},
+		"without a source":            {[]string{noSource}, nil, nil, syn, false, "no_route"},
+		"a known flow by the kernel":  {[]string{inKernel}, []uint8{syn}, nil, ack, false, "no_route"},
+		"a reply":                     {all[:1], []uint8{syn, ack}, nil, ack, true, "kernel"},
+		"a reply to a VIP": {all[:1], []uint8{syn, ack}, func(b *services.Builder) {
+			b.SetAddr(addr(client4), services.AddrVIP)
+			b.Settings().UnservedPort = services.UnservedDrop
+		}, ack, true, "protocol"},
+		"a reply from the node itself": {all[:1], []uint8{syn, ack}, func(b *services.Builder) {
+			b.SetAddr(addr(vip4), services.AddrVIP|services.AddrLocal)
+		}, ack, true, "spoofed_source"},
+		"endpoints are gone":         {all[:1], []uint8{syn}, direct(all, all[1:]), ack, false, node1},
+		"and it is over":             {all[:1], []uint8{syn, headertest.RST}, direct(all, all[1:]), ack, false, node1},
+		"and the client begins anew": {all[:1], []uint8{syn, headertest.RST}, direct(all, all[1:]), syn, false, node2},
+		"the node is gone":           {all[:1], []uint8{syn}, direct(all[1:], all[1:]), ack, false, node2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := tunnelLab(t, labConfig{}, c.nodes...)
+			from, to := join(client4, 40000), join(vip4, 80)
+			for _, flags := range c.before {
+				l.send(0, headertest.TCP(from, to, flags))
+				l.step(time.Millisecond)
+			}
+			l.workers[0].nic.Loop()
+			if c.edit != nil {
+				l.publish(c.edit)
+			}
+			if c.reply {
+				from, to = to, from
+			}
+			x := l.explainer().Explain(tuple(header.ProtoTCP, from, to), c.flags == syn, flowtable.Time(l.now))
+			said := x.Verdict.Reason.String()
+			switch x.Verdict.Action {
+			case decide.Queued:
+				towards := x.Towards()
+				said = towards.Netip().String()
+			case decide.ToKernel:
+				said = "kernel"
+			}
+			before := l.drops()
+			l.send(0, headertest.TCP(from, to, c.flags))
+			happened := ""
+			for name, n := range l.drops() {
+				if n != before[name] {
+					happened += name
+				}
+			}
+			if frame, ok := l.workers[0].nic.Take(nil); ok {
+				var outer header.Packet
+				header.Parse(frame, &outer)
+				happened += outer.Tuple.Dst.Netip().String()
+			}
+			if _, ok := l.workers[0].host.Take(nil); ok {
+				happened += "kernel"
+			}
+			if said != c.want || happened != c.want {
+				t.Errorf("said %q, was %q, want %q\n%v", said, happened, c.want, x.Steps())
+			}
+		})
+	}
+}
+
 // TestExplainOffline: a snapshot and routes are enough.
 func TestExplainOffline(t *testing.T) {
 	l := newLab(t, labConfig{edit: crowd})

@@ -57,8 +57,8 @@ type tunnelEnd struct {
 	headers vxlan.Header
 }
 
-// end returns the tunnel to a node, or nil if the snapshot does not have the node or no link leads
-// to it. The source is the address that the kernel would send from.
+// end returns the tunnel to a node, or nil if the snapshot does not have the node or no tunnel
+// leads to it.
 func (t *tunnels) end(w *Worker, ref services.BackendRef) *tunnelEnd {
 	e := &t.at[ref.Index()%uint32(len(t.at))]
 	if e.backend == ref && e.tables == t.tables && ref != 0 {
@@ -68,8 +68,8 @@ func (t *tunnels) end(w *Worker, ref services.BackendRef) *tunnelEnd {
 	if b == nil || t.VNI == 0 {
 		return nil
 	}
-	r := w.planner.View.Lookup(&b.Addr)
-	if r.Kind != nexthop.OnLink || r.Source == (header.Addr{}) || r.Source.Is4() != b.Addr.Is4() {
+	r, ok := w.planner.TunnelRoute(&b.Addr)
+	if !ok {
 		return nil
 	}
 	*e = tunnelEnd{

@@ -145,24 +145,27 @@ func (e *Explainer) Explain(t header.Tuple, opens bool, now flowtable.Time) Expl
 	x.Grouped = e.c.MayReset != nil || s.Snap.Group4 != none || s.Snap.Group6 != none
 	if e.known(&s, &x) {
 		e.leaves(&s, &x)
-		return x
-	}
-	var n Plan
-	random := [2]uint64{rand.Uint64(), rand.Uint64()}
-	req := Request{Tuple: &x.Tuple, Opens: opens, TTL: 255, Random: random, DryRun: true}
-	s.Plan(&n, &req)
-	x.planned(&s, &n)
-	if s.Silent && n.Verdict == dropped(reason.NoFlow) && n.Frontend != nil {
-		s.Silent = false
-		x.Silent = s.resets(&n, &req)
-	}
-	if x.Verdict == queued {
-		e.leaves(&s, &x)
+	} else {
+		e.plan(&s, &x)
 	}
 	if x.Verdict == toKernel && s.Forged(t.Src) {
 		x.Verdict = dropped(reason.SpoofedSource)
 	}
 	return x
+}
+
+// plan explains a packet without a flow.
+func (e *Explainer) plan(s *Planner, x *Explanation) {
+	var n Plan
+	random := [2]uint64{rand.Uint64(), rand.Uint64()}
+	req := Request{Tuple: &x.Tuple, Opens: x.Opens, TTL: 255, Random: random, DryRun: true}
+	s.Plan(&n, &req)
+	x.planned(s, &n)
+	if s.Silent && n.Verdict == dropped(reason.NoFlow) && n.Frontend != nil {
+		s.Silent = false
+		x.Silent = s.resets(&n, &req)
+	}
+	e.leaves(s, x)
 }
 
 // known looks up the packet's flow, and reports whether that decides the verdict.
@@ -203,18 +206,25 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 	}
 	backend := services.BackendRef(now.backend)
 	x.Backend, x.Moved = s.Snap.Backend(backend), !owned
+	retry := x.Backend == nil || s.Snap.RetryOther && x.Flow.State == flowtable.SynSeen
 	switch {
-	case x.Flow.Direct && side == flowtable.ClientSide && (x.Backend == nil ||
-		x.Tuple.Proto == header.ProtoUDP && x.Backend.Flags&services.BackendServing == 0):
-		x.Class = Superseded
+	case x.Flow.Direct && side == flowtable.ReplySide:
+		x.Verdict = s.withoutFlow(&x.Tuple)
+		return true
 	case x.Flow.Direct:
+		syn := x.Opens && x.Tuple.Stateful()
+		serves := s.nodeServes(x.Backend, &x.Tuple, syn, now.service)
+		if overDirect(x.Backend, serves, &x.Tuple, syn, e.flows.Ended(ref)) {
+			x.Class = Superseded
+		}
+		retry = !serves
 	case x.Tuple.Proto == header.ProtoUDP:
 		x.Class = s.datagram(ref, backend, owned, side)
 	case side == flowtable.ClientSide && x.Opens && e.flows.Closing(ref):
 		x.Class = Superseded
 	}
 	again := x.Tuple.Stateful() && x.Opens && side == flowtable.ClientSide && x.Class == InFlow
-	x.Retry = again && (x.Backend == nil || s.Snap.RetryOther && x.Flow.State == flowtable.SynSeen)
+	x.Retry = again && retry
 	x.Verdict = queued
 	if x.Class == BackendGone && x.Flow.Idle >= replyGrace {
 		x.Verdict = dropped(reason.BackendGone)
@@ -225,6 +235,17 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 		}
 	}
 	return x.Class != Superseded
+}
+
+// withoutFlow is the verdict about a packet from outside that belongs to no flow and opens none.
+func (s *Planner) withoutFlow(t *header.Tuple) Verdict {
+	switch {
+	case !s.Rejects(t.Dst):
+		return toKernel
+	case s.Forged(t.Src):
+		return dropped(reason.SpoofedSource)
+	}
+	return dropped(reason.Protocol)
 }
 
 // Direct reports whether the packet leaves untranslated in a tunnel to Backend, a node.
@@ -307,9 +328,16 @@ func (e *Explainer) leaves(s *Planner, x *Explanation) {
 		return
 	}
 	to := x.Towards()
-	x.Route = s.View.Lookup(&to)
+	reached := true
+	if x.Direct() {
+		x.Route, reached = s.TunnelRoute(&to)
+	} else {
+		x.Route = s.View.Lookup(&to)
+	}
 	x.Hop = e.c.Hops.Hop(x.Route.Hop)
-	if x.Hop != nil && x.Hop.Kind == nexthop.Unreachable {
+	if !reached {
+		x.Verdict = dropped(reason.NoRoute)
+	} else if x.Hop != nil && x.Hop.Kind == nexthop.Unreachable {
 		x.Verdict, x.Notify, x.Error = Unreachable.Verdict, Unreachable.Notify, Unreachable.Error
 	}
 }

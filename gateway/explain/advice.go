@@ -121,6 +121,10 @@ func (a *answer) routeAdvice(v *status.ExplainView) string {
 	if a.x.Notify {
 		return fmt.Sprintf("the kernel has no route to the backend: ip route get %v", v.Backend.Addr())
 	}
+	if a.x.Direct() && a.x.Backend != nil {
+		return fmt.Sprintf("a tunnel to node %v must leave by an interface of the gateway that has an address of its "+
+			"family: ip route get %[1]v", v.Backend.Addr())
+	}
 	return "there is no source address of this family: give one to an interface, or set snat.addresses of the " +
 		"configuration"
 }
