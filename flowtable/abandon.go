@@ -79,8 +79,10 @@ func (h *Handle) Abandon(r Ref, now Time) bool {
 		}
 		// Note the key before it is free. If the backend answers in between, its packets find the
 		// flow, and Abandoned is not called for them.
-		h.t.abandoned.note(hash, until)
-		h.t.restingOf(k.proto).begin(hash, until)
+		if !h.Direct(r) { // it has no port, and its answers do not come here
+			h.t.abandoned.note(hash, until)
+			h.t.restingOf(k.proto).begin(hash, until)
+		}
 		if h.kill(a, i, m, EndMoved) {
 			return true
 		}

@@ -306,7 +306,7 @@ func (h *Handle) end(a *arena, i uint32, m conn.Meta, why End, hashes *[2]uint64
 		h.t.bookCharge(a, i, h.now)
 	}
 	now := h.now.Ticks()
-	if until := h.t.restsUntil(m, now); until.Since(now) > 0 {
+	if until := h.t.restsUntil(m, now); until.Since(now) > 0 && !h.Direct(a.ref(i)) {
 		h.t.restingOf(m.Proto()).begin(hashes[ReplySide], until) // before the key is free
 	}
 	a.remove(hashes[ClientSide], slotOf(i, ClientSide))

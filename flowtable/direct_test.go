@@ -141,3 +141,58 @@ func TestOneSidedPressure(t *testing.T) {
 	h.Leave()
 	validate(t, tb)
 }
+
+// TestDirectFlowsRestNoPorts: however direct flows end, no reply key rests and no answer is
+// expected: a flood of them takes no source port from translated flows.
+func TestDirectFlowsRestNoPorts(t *testing.T) {
+	node := header.AddrFrom(netip.MustParseAddr("10.0.1.21"))
+	for _, ends := range [][2]string{
+		{"198.51.100.7:40000", "203.0.113.10:53"}, {"[2001:db8:c::7]:40000", "[2001:db8:f::10]:53"},
+	} {
+		for _, direct := range []bool{false, true} {
+			for name, end := range map[string]func(h *Handle, r Ref, now Time){
+				"deleted":   func(h *Handle, r Ref, _ Time) { h.DeleteFor(r, EndMoved) },
+				"abandoned": func(h *Handle, r Ref, now Time) { h.Abandon(r, now) },
+			} {
+				proto := uint8(header.ProtoUDP)
+				if name == "abandoned" {
+					proto = header.ProtoTCP
+				}
+				table, err := NewHeap(Config{IPv4Flows: 64, IPv6Flows: 64, Timeouts: DefaultTimeouts()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				h, err := table.Register()
+				if err != nil {
+					t.Fatal(err)
+				}
+				client, vip := netip.MustParseAddrPort(ends[0]), netip.MustParseAddrPort(ends[1])
+				n := NewFlow{Service: 1, BackendRef: 1 << 20, Client: header.Tuple{
+					Src: header.AddrFrom(client.Addr()), Dst: header.AddrFrom(vip.Addr()), SrcPort: client.Port(),
+					DstPort: vip.Port(), Proto: proto, V6: !client.Addr().Is4()}}
+				n.Backend, n.BackendPort, n.Source, n.SourcePort = n.Client.Src, 8053, n.Client.Src, 40000
+				if direct {
+					n.MakeDirect(&node, false)
+				}
+				now := Time(time.Hour)
+				h.Enter(now)
+				ref, status := h.Create(now, &n)
+				if status != Created {
+					t.Fatal(status)
+				}
+				end(h, ref, now)
+				of := &table.resting
+				rest := of[restingUDP].latest.Load() != 0 || of[restingConnections].latest.Load() != 0
+				answer := false
+				for i := range table.abandoned {
+					answer = answer || table.abandoned[i][0].Load() != 0
+				}
+				want := !direct && name == "abandoned"
+				if live := table.Counts().Live; live != [2]uint64{} || rest == direct || answer != want {
+					t.Errorf("%v, direct %v, %s: %d live, rests %v, answers %v", ends, direct, name, live, rest, answer)
+				}
+				h.Leave()
+			}
+		}
+	}
+}

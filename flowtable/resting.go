@@ -21,6 +21,8 @@ import (
 //     and accept it only if its timestamp or sequence number is higher (RFC 6191 section 2). Create
 //     takes such a port if no other is free.
 //
+// The reply key of a direct flow has no source port of the gateway, and never rests.
+//
 // Several keys share a word, which holds the tick up to which they rest. So a key that rests is
 // always found, and a port may be skipped because its key shares the word of a resting key. If 95 %
 // of the words rest, 96 % of new flows find a free port in maxPortTries tries. UDP has at least one
