@@ -18,6 +18,7 @@ import (
 	"math/bits"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/net/bpf"
 
@@ -50,7 +51,8 @@ type Set struct {
 	mu    sync.Mutex // guards the fields below, and Workers.SetTaps
 	taps  [fastpath.MaxTaps]*capture.Tap
 	ends  [fastpath.MaxTaps]context.CancelCauseFunc // nil where no capture runs
-	ended error                                     // why no capture may begin, or nil
+	began [fastpath.MaxTaps]time.Time
+	ended error // why no capture may begin, or nil
 }
 
 // New returns a Set without captures.
@@ -90,6 +92,29 @@ func (s *Set) Resume() {
 	s.ended = nil
 }
 
+// Conditions reports the captures that run, if there are any. A nil Set has none.
+func (s *Set) Conditions() []status.ConditionView {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, oldest := 0, time.Time{}
+	for slot, end := range s.ends {
+		if end == nil {
+			continue
+		}
+		if n++; n == 1 || s.began[slot].Before(oldest) {
+			oldest = s.began[slot]
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return []status.ConditionView{status.OK("captures", fmt.Sprintf("%d of %d captures run, the oldest since %s; "+
+		"`sluice events` has who began them", n, len(s.ends), oldest.UTC().Format(time.RFC3339)))}
+}
+
 func (s *Set) apply(ctx context.Context) error {
 	return s.c.Workers.SetTaps(ctx, slices.Clone(s.taps[:]))
 }
@@ -107,7 +132,7 @@ func (s *Set) begin(parent context.Context, tap *capture.Tap) (ctx context.Conte
 			len(s.taps))
 	}
 	ctx, s.ends[slot] = context.WithCancelCause(parent)
-	s.taps[slot] = tap
+	s.taps[slot], s.began[slot] = tap, time.Now()
 	if err := s.apply(parent); err != nil {
 		s.remove(slot)
 		return nil, 0, fmt.Errorf("the capture cannot begin: %w", err)

@@ -298,3 +298,28 @@ func TestProgram(t *testing.T) {
 		t.Error("a packet without bytes matches")
 	}
 }
+
+// TestConditions: captures that run are shown.
+func TestConditions(t *testing.T) {
+	s, w := newSet()
+	if c := s.Conditions(); len(c) != 0 {
+		t.Errorf("without captures: %+v", c)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = s.Run(ctx, &status.CaptureQuery{}, &buffer{})
+	}()
+	for w.tap(0) == nil {
+		time.Sleep(time.Millisecond)
+	}
+	if c := s.Conditions(); len(c) != 1 || c[0].Level != "ok" || !strings.HasPrefix(c[0].Detail, "1 of 4 captures") {
+		t.Errorf("with one: %+v", c)
+	}
+	cancel()
+	<-done
+	if c := s.Conditions(); len(c) != 0 {
+		t.Errorf("after it: %+v", c)
+	}
+}

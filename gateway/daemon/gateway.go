@@ -262,6 +262,7 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	list = append(list, d.ports.Conditions()...)
 	list = append(list, d.groupConditions()...)
 	list = append(list, d.denials.Conditions()...)
+	list = append(list, d.captures.Conditions()...)
 	list = append(list, d.servers.readers.conditions()...)
 	list = append(list, d.servers.certificates.conditions(time.Now())...)
 	list = append(list, journalCondition(d.settings.journal)...)

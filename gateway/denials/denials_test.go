@@ -239,8 +239,8 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// TestClockSteps: a step of the wall clock moves no end, in this process and in the next ones. After
-// a boot an entry ends by the wall clock.
+// TestClockSteps: a step of the wall clock moves no end, in this process and in the next. After a
+// boot an entry ends by the wall clock.
 func TestClockSteps(t *testing.T) {
 	for _, step := range []time.Duration{8 * time.Hour, -8 * time.Hour} {
 		dir := t.TempDir()
@@ -284,8 +284,8 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
-// TestUnsavedEnd: an entry that is over does not apply, and is tried to be removed from the file each
-// retryEvery, while that cannot be written.
+// TestUnsavedEnd: an entry that is over does not apply, while the file cannot be written. That is
+// tried each retryEvery.
 func TestUnsavedEnd(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -47,7 +47,7 @@ type Answer struct {
 	From  time.Time
 	Lost  uint64
 	Files int
-	// Unread has why files could not be read to their ends: their other lines are not in the answer.
+	// Unread has why files could not be read to their ends: their rest is not in the answer.
 	Unread []string
 }
 

@@ -121,7 +121,7 @@ func TestClockStepsBack(t *testing.T) {
 		all := j.Since(time.Time{})
 		for i, e := range all {
 			if len(all) != len(want) || !e.Time.Equal(want[i]) {
-				t.Errorf("process %d: %d events, the time of event %d is %v, want %v", process, len(all), i, e.Time, want)
+				t.Errorf("process %d: %d events, event %d is of %v, want %v", process, len(all), i, e.Time, want)
 			}
 			if rest := j.Since(e.Time); len(rest) != len(all)-i-1 {
 				t.Errorf("process %d: %d events follow event %d", process, len(rest), i)

@@ -147,7 +147,6 @@ func (s *Server) capture(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		cancel()
 	}()
-	w.(*timedWriter).timeout = 0
 	w.Header().Set("Content-Type", "application/x-pcapng")
 	w.Header().Set("Trailer", captureTrailer)
 	began := append(asker(r), "filter", q.String())
@@ -164,7 +163,7 @@ func (s *Server) capture(w http.ResponseWriter, r *http.Request) {
 		view.Ended = err.Error()
 	}
 	s.log.Info("capture ended", append(asker(r), "records", view.Records, "overRate", view.OverRate, "lost",
-		view.Lost)...)
+		view.Lost, "why", view.Ended)...)
 	text, err := json.Marshal(view)
 	if err == nil {
 		w.Header().Set(captureTrailer, string(text))
@@ -218,13 +217,34 @@ func (c *Client) Capture(stop context.Context, q CaptureQuery, out io.Writer) (v
 		end.Close()
 		time.AfterFunc(endTimeout, func() { cancel(ErrNoAnswer) })
 	})()
-	if _, err := io.Copy(out, response.Body); err != nil {
+	timed := &longestWrite{Writer: out}
+	_, err = io.Copy(timed, response.Body)
+	if took := timed.longest; response.Trailer.Get(captureTrailer) == "" && timed.err == nil && took >= c.stall {
+		return v, fmt.Errorf("the daemon has ended the capture: its output took nothing for %v, and the daemon ends a "+
+			"capture that nobody reads for %v", took.Round(time.Second), c.stall)
+	}
+	if err != nil {
 		return v, fmt.Errorf("the capture broke off: %w", err)
 	}
 	if err := json.Unmarshal([]byte(response.Trailer.Get(captureTrailer)), &v); err != nil {
 		return v, errors.New("the capture broke off: the daemon ended")
 	}
 	return v, nil
+}
+
+// longestWrite notes the longest time of a write, and its error.
+type longestWrite struct {
+	io.Writer
+	longest time.Duration
+	err     error
+}
+
+// Write implements io.Writer.
+func (w *longestWrite) Write(b []byte) (n int, err error) {
+	began := time.Now()
+	n, err = w.Writer.Write(b)
+	w.longest, w.err = max(w.longest, time.Since(began)), err
+	return n, err
 }
 
 // endTimeout is how long the client waits for the end of a capture that it has ended.

@@ -38,12 +38,13 @@ type Client struct {
 	socket             string
 	root               string // of the paths
 	read, change, wait http.Client
+	stall              time.Duration // in which the daemon must be able to write a piece of a capture
 }
 
 // NewClient returns a client for the daemon that listens on a socket. It connects for each request.
 func NewClient(socket string) *Client {
 	return &Client{socket: socket, root: root, read: answersWithin(socket, readTimeout),
-		change: answersWithin(socket, changeTimeout), wait: answersWithin(socket, 0)}
+		change: answersWithin(socket, changeTimeout), wait: answersWithin(socket, 0), stall: writeTimeout}
 }
 
 // SetRevision makes the client ask a daemon of another revision, before its first request. Fields

@@ -10,3 +10,6 @@ func (s *Server) SetWriteTimeout(d time.Duration) { s.writeTimeout = d }
 func (s *Server) SetAnswerTimeouts(answer, slot time.Duration) {
 	s.answerTimeout, s.slotTimeout = answer, slot
 }
+
+// SetStall replaces the time in which the output of a capture must take a piece of it.
+func (c *Client) SetStall(d time.Duration) { c.stall = d }

@@ -18,8 +18,8 @@ import (
 const flowsPerPage = 512
 
 // A reader must accept each pieceBytes of an answer within writeTimeout, and the whole of one that
-// is in memory (answer.go) within answerTimeout, or its connection is closed. A capture has no
-// deadline: its records are in a ring, which drops records while it is full.
+// is in memory (answer.go) within answerTimeout, or its connection is closed. So a capture that
+// nobody reads ends: workers would copy packets for it.
 const (
 	writeTimeout  = 30 * time.Second
 	answerTimeout = time.Minute
@@ -100,12 +100,11 @@ func (s *Server) serve(h http.Handler, w http.ResponseWriter, r *http.Request) {
 	t := &timedWriter{ResponseWriter: w, control: http.NewResponseController(w), timeout: s.writeTimeout}
 	t.extend()
 	h.ServeHTTP(t, r)
-	t.timeout = s.writeTimeout
 	t.extend() // the handler may have waited since its last write
 }
 
-// timedWriter gives each piece of an answer a deadline of its own, or none if timeout is 0. After
-// the handler has returned, net/http writes the rest of its buffer by the last deadline.
+// timedWriter gives each piece of an answer a deadline of its own. After the handler has returned,
+// net/http writes the rest of its buffer by the last deadline.
 type timedWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -118,12 +117,9 @@ func (w *timedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // extend begins the time of the next write. Each connection of the sockets takes a deadline.
 func (w *timedWriter) extend() {
-	var deadline time.Time
-	if w.timeout != 0 {
-		deadline = time.Now().Add(w.timeout)
-		if !w.until.IsZero() && w.until.Before(deadline) {
-			deadline = w.until
-		}
+	deadline := time.Now().Add(w.timeout)
+	if !w.until.IsZero() && w.until.Before(deadline) {
+		deadline = w.until
 	}
 	_ = w.control.SetWriteDeadline(deadline)
 }

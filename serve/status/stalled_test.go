@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,13 +21,6 @@ const within = 10 * time.Second
 // serveTimed starts a server for g whose readers have a time for each piece, and returns the path
 // of its socket, and a channel that gets a value when a connection has ended.
 func serveTimed(t *testing.T, g status.Gateway, timeout time.Duration) (path string, ended <-chan struct{}) {
-	return serveThrough(t, g, timeout, func(l net.Listener) net.Listener { return l })
-}
-
-// serveThrough is serveTimed with a listener around that of the socket.
-func serveThrough(
-	t *testing.T, g status.Gateway, timeout time.Duration, around func(net.Listener) net.Listener,
-) (path string, ended <-chan struct{}) {
 	path = filepath.Join(t.TempDir(), "s")
 	l, err := status.Listen(path)
 	if err != nil {
@@ -41,13 +33,12 @@ func serveThrough(
 			closed <- struct{}{}
 		}
 	})
-	serveOn(t, s, around(l), path)
+	serveOn(t, s, l, path)
 	return path, closed
 }
 
-// TestReaderThatStalls: the server closes the connection of a client that does not read its answer,
-// except for a capture. Otherwise the client would hold the answer's memory and goroutine until it
-// ends.
+// TestReaderThatStalls: the server closes the connection of a client that does not read its answer.
+// Otherwise the client would hold the answer's memory and goroutine until it ends.
 func TestReaderThatStalls(t *testing.T) {
 	g := statustest.New()
 	long := strings.Repeat("x", 4<<20) // more than a socket buffers
@@ -77,62 +68,36 @@ func TestReaderThatStalls(t *testing.T) {
 	}
 }
 
-// deadlines is a listener that notes whether its connections were written to with a deadline.
-type deadlines struct {
-	net.Listener
-	with, without atomic.Int64 // writes
-}
-
-func (l *deadlines) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	return &deadlineConn{Conn: c, of: l}, err
-}
-
-type deadlineConn struct {
-	net.Conn
-	of  *deadlines
-	has atomic.Bool
-}
-
-func (c *deadlineConn) SetWriteDeadline(t time.Time) error {
-	c.has.Store(!t.IsZero())
-	return c.Conn.SetWriteDeadline(t)
-}
-
-func (c *deadlineConn) Write(b []byte) (int, error) {
-	if c.has.Load() {
-		c.of.with.Add(1)
-	} else {
-		c.of.without.Add(1)
-	}
-	return c.Conn.Write(b)
-}
-
-// TestSlowReaderOfCapture: the reader of a capture has any time, until the gateway has ended it.
-func TestSlowReaderOfCapture(t *testing.T) {
-	g := statustest.New()
-	g.CaptureBytes = []byte(strings.Repeat("x", 1<<20))
-	var l deadlines
-	path, _ := serveThrough(t, g, time.Minute, func(of net.Listener) net.Listener { l.Listener = of; return &l })
+// TestCaptureThatNobodyReads: a capture whose reader takes nothing ends, and the command says why.
+// A slow reader has its time for each piece.
+func TestCaptureThatNobodyReads(t *testing.T) {
+	const stall = 500 * time.Millisecond
+	g := &waitingGateway{Gateway: statustest.New(), ended: make(chan struct{})}
+	g.CaptureBytes = []byte(strings.Repeat("x", 4<<20)) // more than sockets buffer
+	path, _ := serveTimed(t, g, stall)
+	client := status.NewClient(path)
+	client.SetStall(stall)
 	read, w := io.Pipe()
-	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := status.NewClient(path).Capture(ctx, status.CaptureQuery{}, w)
+		_, err := client.Capture(t.Context(), status.CaptureQuery{}, w)
 		done <- err
 	}()
-	if _, err := io.ReadFull(read, make([]byte, len(g.CaptureBytes))); err != nil {
-		t.Fatal(err)
+	for range 4 {
+		if _, err := io.ReadFull(read, make([]byte, 128<<10)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(stall / 3)
 	}
-	if n := l.with.Load(); n != 0 || l.without.Load() == 0 {
-		t.Errorf("%d writes of the capture had a deadline, %d had none", n, l.without.Load())
+	select {
+	case <-g.ended:
+	case <-time.After(within):
+		t.Fatal("the capture goes on")
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if l.with.Load() == 0 {
-		t.Error("the end of the answer had no deadline")
+	time.Sleep(stall)
+	go func() { _, _ = io.Copy(io.Discard, read) }()
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "a capture that nobody reads for 500ms") {
+		t.Errorf("got %v", err)
 	}
 }
 
