@@ -22,9 +22,13 @@ func (w *Worker) sendError(p *packet, kind nat.ErrorKind, mtu uint16) {
 // run before the packet is rewritten. The segment's checksum is not verified: an RST caused by a
 // damaged segment has a wrong sequence number or belongs to no connection.
 func (w *Worker) sendReset(p *packet) {
-	if w.unknown != nil && !w.unknown.over(p.hash, w.planner.Now) {
-		return
+	if w.unknown == nil || w.unknown.over(p.hash, w.planner.Now) {
+		w.reset(p)
 	}
+}
+
+// reset is sendReset for a connection that has no copy on its way.
+func (w *Worker) reset(p *packet) {
 	if w.answer(p, &w.rates.resets, &w.n.resetsLimited, func(b []byte) (int, bool) {
 		return nat.BuildReset(b, p.frame, &p.Packet, w.c.TTL)
 	}) {

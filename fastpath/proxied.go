@@ -27,6 +27,12 @@ import (
 // of the backend, before an RST of the client, and by the sweep of the flow table, at most every
 // five seconds (ADR 36). Data that arrives meanwhile is forwarded behind it; the backend's TCP
 // orders them.
+//
+// From the handshake on, a SYN of the client leaves with a sequence number that the client cannot
+// know (flowtable.Handle.HiddenSYN). A backend that still has the connection answers it with a
+// challenge ACK. A backend that has lost the connection begins another one, in which the numbers of
+// the old one would put the client's bytes first: its answer ends the flow, and the client's next
+// SYN makes a new one.
 
 // restartWindow is the window field of a header that no packet of the client causes. It must not
 // offer more than the client has: with the usual scale of 7 it is 64 KiB.
@@ -41,6 +47,9 @@ func (w *Worker) forwardProxied(p *packet, ref flowtable.Ref) decide.Verdict {
 	}
 	s := w.verified(p, ref, flowtable.ClientSide)
 	before := w.flows.Insertion(ref)
+	if before.Sent && p.opensConnection() {
+		w.flows.Reopens(ref, w.flows.HiddenSYN(ref), false)
+	}
 	if w.observe(ref, flowtable.ClientSide, s) {
 		w.planner.Stood(ref)
 	}
@@ -77,11 +86,18 @@ func (w *Worker) replyProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, deci
 		w.flows.Saw(ref, flowtable.Established, true, w.planner.Now)
 		in = w.flows.Insertion(ref)
 	}
-	if !in.Pending() || p.TCPFlags&(header.TCPACK|header.TCPRST) != header.TCPACK || !w.verify(p) {
+	switch rst := p.TCPFlags&header.TCPRST != 0; {
+	case !in.Sent && !rst && (!p.segment.Data || w.flows.Flow(ref).State() == flowtable.SynSeen):
+		return 0, w.deliver(p, ref, flowtable.ReplySide) // only its SYN-ACK and its data change the handshake
+	case in.Sent && w.flows.AnswersHidden(ref, &p.segment):
+		return 0, w.endLost(p, ref)
+	case in.Acked && !rst && !p.segment.Data && p.segment.Ack-in.First < in.Bytes:
+		return 0, drop(reason.ProxyHandshake) // late, or of another connection
+	case !in.Pending() || p.TCPFlags&(header.TCPACK|header.TCPRST) != header.TCPACK || !w.verify(p):
 		return ref, queued
 	}
 	switch acked := p.segment.Ack - in.First; {
-	case acked >= in.Bytes && acked < 1<<31:
+	case acked >= in.Bytes && acked < maxWindow && p.segment.Seq-(in.Ack-1) < maxWindow:
 		w.flows.HeaderAcked(ref, w.planner.Now)
 	case acked < in.Bytes && p.bareACK() && w.misses(p, &in):
 		s := w.headerSegment(ref, &in)
@@ -92,6 +108,10 @@ func (w *Worker) replyProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, deci
 	}
 	return ref, queued
 }
+
+// maxWindow bounds the bytes that either end has sent while the header is not acknowledged (RFC
+// 7323 section 2.3).
+const maxWindow = 1 << 30
 
 // sentElsewhere reports whether the backend acknowledges a PROXY header that this gateway has not
 // sent: the segment that proves the handshake has passed another gateway of the group, which sent
@@ -117,17 +137,15 @@ func (w *Worker) misses(p *packet, in *flowtable.Insertion) bool {
 }
 
 // openProxied updates a flow with a PROXY header by the answer to a SYN before it is forwarded:
-// shift forwards only an answer that the flow has noted. If it answers a SYN of another number than
-// the one that opened the flow, the flow is made again.
+// shift forwards only an answer that the flow has noted. An answer to another SYN than the one that
+// opened the flow ends it. In a group that SYN may have passed another gateway.
 func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verdict) {
-	if opening, later := w.flows.Answers(ref, &p.segment); !opening {
-		if !later || !p.segment.SYNACK() || !w.verify(p) {
-			return 0, drop(reason.ProxyHandshake)
-		}
-		var v decide.Verdict
-		if ref, v = w.renumber(ref, p.segment.Ack-1); ref == 0 {
-			return 0, v
-		}
+	opening, later := w.flows.Answers(ref, &p.segment)
+	switch {
+	case !opening && p.segment.SYNACK() && (later || w.c.Copies != nil):
+		return 0, w.endLost(p, ref)
+	case !opening || w.flows.Insertion(ref).Sent && !w.flows.Answered(ref, &p.segment):
+		return 0, drop(reason.ProxyHandshake)
 	}
 	s, first := w.verified(p, ref, flowtable.ReplySide), w.flows.Awaits(ref)
 	if first && !s.Unverified {
@@ -139,24 +157,15 @@ func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decid
 	return ref, queued
 }
 
-// renumber makes a flow with a PROXY header again, as one that a SYN with another number opened. It
-// returns 0 and the verdict if it cannot be made.
-func (w *Worker) renumber(ref flowtable.Ref, syn uint32) (flowtable.Ref, decide.Verdict) {
-	var toBackend, toClient header.Tuple
-	w.flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
-	w.flows.Outgoing(ref, flowtable.ReplySide, &toClient)
-	service, backend := w.flows.Flow(ref).Owner()
-	tracked := w.flows.Tracked(ref)
-	if w.flows.OwnerOf(ref) != 0 { // only the owner makes flows with its source address
-		return 0, drop(reason.ProxyHandshake)
+// endLost ends a flow whose backend has no connection with the flow's numbers, as its packet shows,
+// and resets the connection that it has begun instead.
+func (w *Worker) endLost(p *packet, ref flowtable.Ref) decide.Verdict {
+	if w.verify(p) {
+		w.flows.DeleteFor(ref, flowtable.EndReopened)
+		p.flow = 0
+		w.reset(p)
 	}
-	w.flows.DeleteFor(ref, flowtable.EndRenumbered)
-	return w.restore(&flowtable.NewFlow{
-		Client: toClient.Reverse(), Backend: toBackend.Dst, BackendPort: toBackend.DstPort,
-		Source: toBackend.Src, SourcePort: toBackend.SrcPort,
-		Service: service, BackendRef: backend, SYN: syn, HasSYN: true, Proxied: true,
-		Tracked: tracked,
-	}, drop(reason.ProxyHandshake))
+	return drop(reason.ProxyHandshake)
 }
 
 // headerSegment returns the segment with the PROXY header of a flow, whose header is pending.
@@ -278,9 +287,11 @@ const maxVLANBytes = uint64(len(nexthop.Hop{}.VLAN)) * header.VLANBytes
 
 // shift translates the sequence numbers of a packet of a flow with a PROXY header. It returns false
 // if the packet must not be forwarded, because bytes of the client could come before the header: a
-// SYN-ACK that the flow has not noted, a SYN that is fragmented or in several buffers, bytes before
-// the handshake is proven, and bytes with the header's sequence numbers before it is acknowledged.
-// The bytes of a fragmented segment may all be in later fragments.
+// SYN-ACK that the flow has not noted, a SYN that is fragmented, in several buffers or has other
+// flags, all but an RST before the handshake is proven, and bytes with the header's sequence
+// numbers before it is acknowledged. After that, a segment at the header's place could be a copy of
+// the ACK that completes a handshake by a SYN cookie. The bytes of a fragmented segment may all be
+// in later fragments.
 func (w *Worker) shift(p *packet, ref flowtable.Ref, side flowtable.Side) bool {
 	if p.Fragment == header.LaterFragment {
 		return true
@@ -293,13 +304,17 @@ func (w *Worker) shift(p *packet, ref flowtable.Ref, side flowtable.Side) bool {
 	case side == flowtable.ReplySide:
 		nat.ShiftToClient(p.frame, &p.Packet, &in.Insertion)
 	case syn:
-		if p.Fragment != header.NotFragment || p.long() {
+		if !p.isSYN() || p.long() {
 			return false
 		}
 		p.End = nat.StripOpening(p.frame, &p.Packet)
+		if in.Sent {
+			nat.SetSequence(p.frame, &p.Packet, w.flows.HiddenSYN(ref))
+		}
 	case !in.Sent:
-		return !bytes
-	case bytes && !in.Acked && p.segment.Seq-in.First >= 1<<31:
+		return !bytes && p.TCPFlags&header.TCPRST != 0
+	case bytes && !in.Acked && p.segment.Seq-in.First >= 1<<31,
+		in.CookieValid && in.ToBackend(p.segment.Seq) == in.First:
 		return false
 	default:
 		nat.ShiftToBackend(p.frame, &p.Packet, &in.Insertion)

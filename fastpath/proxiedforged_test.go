@@ -3,12 +3,14 @@ package fastpath_test
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"testing"
 	"time"
 
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/reason"
+	"sluice.dev/sluice/test/bed/memlink"
 )
 
 // fromClient returns a segment of the client whose flow proxyHandshake opens.
@@ -50,59 +52,210 @@ func TestProxyPlaceOfHeader(t *testing.T) {
 	}
 }
 
+// proxyFlow is a lab with a flow whose header is acknowledged.
+type proxyFlow struct {
+	*lab
+	nic      *memlink.Link
+	src, dst string // towards the backend
+}
+
+func newProxyFlow(t *testing.T) *proxyFlow {
+	t.Helper()
+	l := newLab(t, labConfig{edit: proxied})
+	f := &proxyFlow{lab: l, nic: l.workers[0].nic}
+	f.src, f.dst = l.proxyHandshake(t)
+	f.pass(t, fromClient(headertest.ACK, headertest.ISN+1, headertest.ISN+1, ""))
+	f.pass(t, f.fromBackend(headertest.ACK, headertest.ISN+1, headertest.ISN+1+28))
+	return f
+}
+
+func (f *proxyFlow) fromBackend(flags uint8, seq, ack uint32) *headertest.Packet {
+	p := headertest.TCP(f.dst, f.src, flags)
+	p.Seq, p.Ack = seq, ack
+	return p
+}
+
+// pass sends a packet and returns the one packet that leaves.
+func (f *proxyFlow) pass(t *testing.T, p *headertest.Packet) modelSegment {
+	t.Helper()
+	f.send(0, p)
+	frame, _ := f.out(f.nic)
+	f.nothing(f.nic, f.host())
+	return readSegment(frame)
+}
+
+func (f *proxyFlow) host() *memlink.Link { return f.workers[0].host }
+
 // TestProxyReopened: a client that opens a new connection on its flow gets a new header, whatever
-// it sends meanwhile. It never sees a SYN-ACK that the flow has not noted, because behind that its
-// bytes would be the first.
+// it sends meanwhile. The SYN that finds the backend without the connection ends the flow, and the
+// client's next one makes another.
 func TestProxyReopened(t *testing.T) {
 	const first = headertest.ISN + 1
 	for name, isn := range map[string]uint32{"the same number": headertest.ISN, "another number": 0xfffffff0} {
-		t.Run(name, func(t *testing.T) {
-			l := newLab(t, labConfig{edit: proxied})
-			g := l.workers[0]
-			src, dst := l.proxyHandshake(t)
-			answer := func(flags uint8, seq, ack uint32) *headertest.Packet {
-				p := headertest.TCP(dst, src, flags)
-				p.Seq, p.Ack = seq, ack
-				return p
+		for _, reset := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, RST %v", name, reset), func(t *testing.T) {
+				f := newProxyFlow(t)
+				if reset {
+					f.pass(t, fromClient(headertest.RST, first, 0, ""))
+				}
+				syn := f.pass(t, fromClient(headertest.SYN, isn, 0, ""))
+				if syn.seq == isn || syn.seq == isn+28 {
+					t.Errorf("the SYN left with %#x, which its client knows", syn.seq)
+				}
+				if again := f.pass(t, fromClient(headertest.SYN, isn, 0, "")); again.seq != syn.seq {
+					t.Errorf("the repeated SYN left with %#x, the first with %#x", again.seq, syn.seq)
+				}
+				f.pass(t, fromClient(headertest.ACK, first, first, "x"))
+				rst := f.pass(t, f.fromBackend(headertest.SYN|headertest.ACK, 777, syn.seq+1))
+				if rst.flags != headertest.RST || rst.seq != syn.seq+1 {
+					t.Errorf("the backend's SYN-ACK was answered with %+v", rst)
+				}
+				f.send(0, fromClient(headertest.ACK, first, first, "late")) // the flow has ended
+				f.nothing(f.nic, f.host())
+				f.send(0, fromClient(headertest.SYN, isn, 0, ""))
+				frame, h := f.out(f.nic)
+				from, to := ends(&h.Tuple)
+				if f.src, f.dst = from.String(), to.String(); readSegment(frame).seq != isn {
+					t.Fatalf("the next SYN left as %x", frame)
+				}
+				if s := f.pass(t, f.fromBackend(headertest.SYN|headertest.ACK, 888, isn+1)); s.ack != isn+1 {
+					t.Fatalf("the SYN-ACK left as %+v", s)
+				}
+				f.send(0, fromClient(headertest.ACK, isn+1-28, 889, "evil"))
+				for frame, ok := f.nic.Take(nil); ok; frame, ok = f.nic.Take(nil) {
+					if s := readSegment(frame); s.seq != isn+1 || !isHeader(frame) {
+						t.Fatalf("the backend got %+v", s)
+					}
+				}
+				if s := f.pass(t, fromClient(headertest.ACK, isn+1, 889, "")); s.seq != isn+1 ||
+					!bytes.Equal(s.data, wantHeader(join(client4, 40000), join(vip4, 80))) {
+					t.Errorf("first came %+v", s)
+				}
+				if s := f.pass(t, fromClient(headertest.ACK, isn+1, 889, "data")); s.seq != isn+1+28 ||
+					string(s.data) != "data" {
+					t.Errorf("the data left as %+v", s)
+				}
+			})
+		}
+	}
+}
+
+// TestProxyForged: a client that knows each number that a backend of Linux uses, because the
+// backend's initial sequence numbers follow a clock, cannot put its own bytes first into a
+// connection that the backend begins while the flow is of an earlier one. Neither can it learn the
+// number of its SYN from any answer.
+func TestProxyForged(t *testing.T) {
+	const first = headertest.ISN + 1
+	own := string(wantHeader("192.0.2.99:1", join(vip4, 80)))
+	for _, isn := range []uint32{first - 1, first - 1000, first + 1000, first + 27} {
+		f := newProxyFlow(t)
+		f.pass(t, fromClient(headertest.RST, first, 0, ""))
+		f.send(0, fromClient(headertest.SYN, isn, 0, ""), fromClient(headertest.ACK, first, first, "x"))
+		frame, _ := f.out(f.nic)
+		expected := readSegment(frame).seq + 1 // by the backend's new connection
+		f.out(f.nic)
+		toClient := 0
+		attack := func() {
+			t.Helper()
+			for _, seq := range []uint32{first - 28, first, isn + 1 - 28, isn + 1, first - 1} {
+				f.send(0, fromClient(headertest.ACK, seq, 778, own), fromClient(headertest.ACK, seq, 778, ""))
 			}
-			pass := func(p *headertest.Packet) modelSegment {
-				t.Helper()
-				l.send(0, p)
-				frame, _ := l.out(g.nic)
-				return readSegment(frame)
-			}
-			pass(fromClient(headertest.ACK, first, first, ""))
-			pass(answer(headertest.ACK, first, first+28))
-			pass(fromClient(headertest.RST, first, 0, ""))
-			pass(fromClient(headertest.SYN, isn, 0, ""))
-			pass(fromClient(headertest.ACK, first, first, "x")) // the flow forgets the SYN
-			l.send(0, answer(headertest.SYN|headertest.ACK, 777, isn+1))
-			if isn == headertest.ISN {
-				l.nothing(g.nic, g.host)
-			} else { // the number identifies the SYN that it answers
-				l.out(g.nic)
-				pass(fromClient(headertest.RST, isn+1, 0, ""))
-			}
-			pass(fromClient(headertest.SYN, isn, 0, ""))
-			if s := pass(answer(headertest.SYN|headertest.ACK, 888, isn+1)); s.seq != 888 || s.ack != isn+1 {
-				t.Fatalf("the SYN-ACK left as %+v", s)
-			}
-			l.send(0, fromClient(headertest.ACK, isn+1-28, 889, "evil"))
-			for frame, ok := g.nic.Take(nil); ok; frame, ok = g.nic.Take(nil) {
-				if s := readSegment(frame); s.seq != isn+1 || !isHeader(frame) {
-					t.Fatalf("the backend got %+v", s)
+			for frame, ok := f.nic.Take(nil); ok; frame, ok = f.nic.Take(nil) {
+				s := readSegment(frame)
+				if !isHeader(frame) && expected-s.seq < max(1, uint32(len(s.data))) && s.flags&headertest.RST == 0 {
+					t.Errorf("SYN %#x: the backend's first bytes are %+v", isn, s)
+				}
+				if s.ack == expected || s.ack == expected-28 {
+					toClient++
 				}
 			}
-			if s := pass(fromClient(headertest.ACK, isn+1, 889, "")); s.seq != isn+1 ||
-				!bytes.Equal(s.data, wantHeader(join(client4, 40000), join(vip4, 80))) {
-				t.Errorf("first came %+v", s)
+		}
+		attack() // before the backend's answers arrive
+		for _, answer := range []*headertest.Packet{
+			f.fromBackend(headertest.ACK, 778, expected), // to a second SYN
+			f.fromBackend(headertest.SYN|headertest.ACK, 777, expected),
+			f.fromBackend(headertest.RST|headertest.ACK, 0, expected), // nothing listens
+		} {
+			f.send(0, answer)
+			attack()
+		}
+		if toClient != 0 {
+			t.Errorf("SYN %#x: %d packets show the number of the new connection", isn, toClient)
+		}
+	}
+}
+
+// TestProxyCookies: a backend with SYN cookies keeps no connection until it gets an ACK of one of
+// its SYN-ACKs, so no ACK may pass but the header that acknowledges the noted SYN-ACK; and the ACK
+// that began a connection begins another one if it is repeated after the end of the first.
+func TestProxyCookies(t *testing.T) {
+	const first = headertest.ISN + 1
+	own := string(wantHeader("192.0.2.99:1", join(vip4, 80)))
+	t.Run("two SYNs", func(t *testing.T) {
+		const lower = first - 1000 // the number of the second SYN
+		l := newLab(t, labConfig{edit: proxied})
+		src, dst := l.proxyHandshake(t)
+		f := &proxyFlow{l, l.workers[0].nic, src, dst}
+		f.pass(t, fromClient(headertest.SYN, lower, 0, ""))
+		f.send(0, f.fromBackend(headertest.SYN|headertest.ACK, 777, lower+1))
+		f.nic.Take(nil)
+		for _, p := range []*headertest.Packet{
+			fromClient(headertest.ACK, first, first, ""), fromClient(headertest.ACK, lower+1, 778, ""),
+			f.fromBackend(headertest.ACK, first, first), fromClient(headertest.ACK, first-28, first, own),
+			fromClient(headertest.ACK, first, first, own),
+		} {
+			f.send(0, p)
+			for frame, ok := f.nic.Take(nil); ok; frame, ok = f.nic.Take(nil) {
+				s := readSegment(frame)
+				if s.flags&headertest.RST == 0 && !isHeader(frame) && s.seq == first {
+					t.Errorf("to the place of the header came %+v", s)
+				}
 			}
-			s := pass(fromClient(headertest.ACK, isn+1, 889, "data"))
-			if s.seq != isn+1+28 || string(s.data) != "data" {
-				t.Errorf("the data left as %+v", s)
-			}
-			l.nothing(g.nic, g.host)
-		})
+		}
+	})
+	t.Run("before the proof", func(t *testing.T) {
+		l := newLab(t, labConfig{edit: proxied})
+		l.proxyHandshake(t)
+		l.send(0, fromClient(headertest.ACK, first, first+1, ""))
+		l.nothing(l.workers[0].nic)
+		l.wantDrop(reason.ProxyHandshake, 1)
+	})
+	t.Run("repeated", func(t *testing.T) {
+		f := newProxyFlow(t)
+		f.pass(t, fromClient(headertest.RST, first, 0, ""))
+		f.send(0, fromClient(headertest.ACK, first-28, first, own), fromClient(headertest.ACK, first-28, first, ""))
+		f.nothing(f.nic)
+		f.step(2 * time.Minute)
+		f.pass(t, fromClient(headertest.ACK, first-28, first, own)) // the cookie is not valid any more
+	})
+	t.Run("acknowledged", func(t *testing.T) { // by another connection, or out of all windows
+		l := newLab(t, labConfig{edit: proxied})
+		src, dst := l.proxyHandshake(t)
+		f := &proxyFlow{l, l.workers[0].nic, src, dst}
+		f.pass(t, fromClient(headertest.ACK, first, first, ""))
+		f.pass(t, f.fromBackend(headertest.ACK, first, first+1<<30))
+		f.pass(t, f.fromBackend(headertest.ACK, first-1000, first+28))
+		f.send(0, fromClient(headertest.ACK, first-28, first, own))
+		f.nothing(f.nic)
+	})
+}
+
+// TestProxyOldConnection: a backend that answers the SYN with an ACK has another connection. The
+// client gets the ACK, to reset that one, and cannot make it the flow's own.
+func TestProxyOldConnection(t *testing.T) {
+	l := newLab(t, labConfig{edit: proxied})
+	f := &proxyFlow{lab: l, nic: l.workers[0].nic}
+	l.send(0, fromClient(headertest.SYN, headertest.ISN, 0, ""))
+	_, h := l.out(f.nic)
+	from, to := ends(&h.Tuple)
+	f.src, f.dst = from.String(), to.String()
+	if s := f.pass(t, f.fromBackend(headertest.ACK, 500, headertest.ISN+1)); s.seq != 500 {
+		t.Errorf("the ACK left as %+v", s)
+	}
+	f.send(0, fromClient(headertest.ACK, headertest.ISN+1, 500, ""))
+	f.nothing(f.nic)
+	if s := f.pass(t, fromClient(headertest.RST, headertest.ISN+1, 0, "")); s.flags != headertest.RST {
+		t.Errorf("the RST left as %+v", s)
 	}
 }
 

@@ -25,7 +25,13 @@ type Insertion struct {
 	Ack uint32
 	// Reset: one end sent an RST, and no later packet has shown that the connection lives on.
 	Reset bool
+	// CookieValid: the header was acknowledged so recently that the backend may still accept the
+	// SYN cookie by which the connection began.
+	CookieValid bool
 }
+
+// cookieTicks is how long Linux accepts a SYN cookie (MAX_SYNCOOKIE_AGE in include/net/tcp.h).
+const cookieTicks = int32(2 * time.Minute / conn.Tick)
 
 // Pending reports whether the header is sent and not acknowledged.
 func (i *Insertion) Pending() bool { return i.Sent && !i.Acked }
@@ -40,7 +46,23 @@ func (h *Handle) Insertion(r Ref) Insertion {
 			Sent: m.HeaderSent(), Acked: m.HeaderAcked(),
 		},
 		Ack: word + 1, Reset: m.Reset(),
+		CookieValid: m.HeaderAcked() && h.now.Ticks().Since(Ticks(word)) < cookieTicks,
 	}
+}
+
+// HiddenSYN returns the sequence number with which a client's SYN leaves while the flow's PROXY
+// header is sent. The client cannot know it: in a connection that the SYN opens, it could otherwise
+// send bytes to the header's place. It is the same for all SYNs of a flow, so the backend answers a
+// repeated one as the first.
+func (h *Handle) HiddenSYN(r Ref) uint32 {
+	k := h.arena(r&refV6 != 0).keyOf(r.index(), ReplySide)
+	return uint32(h.secret.hash(r&refV6 != 0, &k) >> 32)
+}
+
+// AnswersHidden reports whether a backend's segment acknowledges HiddenSYN: its connection is
+// another one than the flow's, or it has none.
+func (h *Handle) AnswersHidden(r Ref, s *Segment) bool {
+	return h.Flow(r).load()&conn.MetaReopened != 0 && s.Acknowledges(h.HiddenSYN(r))
 }
 
 // Answers reports whether a SYN-ACK acknowledges the SYN that opened a flow, or else may

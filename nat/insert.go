@@ -168,8 +168,13 @@ func (i *Insertion) covers(seq uint32) bool { return seq-i.First <= i.Bytes }
 
 // ShiftToBackend translates the sequence number of a client's segment, whose header has been Sent.
 func ShiftToBackend(frame []byte, p *header.Packet, i *Insertion) {
+	SetSequence(frame, p, i.ToBackend(binary.BigEndian.Uint32(p.Transport(frame)[tcpSeqOffset:])))
+}
+
+// SetSequence replaces the sequence number of a TCP segment.
+func SetSequence(frame []byte, p *header.Packet, seq uint32) {
 	b := (*[header.TCPBytes]byte)(p.Transport(frame))
-	updateAt(b[tcpChecksumOffset:], replace(b[tcpSeqOffset:], i.ToBackend(binary.BigEndian.Uint32(b[tcpSeqOffset:]))))
+	updateAt(b[tcpChecksumOffset:], replace(b[tcpSeqOffset:], seq))
 }
 
 // replace writes a word of 32 bits at the start of b, which must be at an even offset, and returns

@@ -3,6 +3,7 @@ package replication
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -220,6 +221,57 @@ func TestProxiedFlowsOutlive(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestProxiedReopened: a client that opens another connection from its port, through the owner of
+// its flow or through another gateway, gets one with its second SYN at the latest: the flow ends,
+// although its port is held, and although the owner has not seen the SYN.
+func TestProxiedReopened(t *testing.T) {
+	for name, proven := range map[string]bool{"half-open": false, "established": true} {
+		for by := range 2 {
+			t.Run(fmt.Sprintf("%s, by gateway %d", name, by), func(t *testing.T) {
+				inLab(t, 2, func(l *lab) {
+					for _, f := range families {
+						c := newConnection(f, 1000)
+						c.vip = join(f.proxied, 80)
+						c.syn(l, 0)
+						c.answer(l, 0)
+						l.settle(0)
+						l.one(0, "SYN-ACK")
+						if proven {
+							c.passes(l, 0, "the header", headertest.TCP(c.client, c.vip, ack), c.source, c.backend)
+							l.settle(0)
+						}
+						before := c.source
+						again := headertest.TCP(c.client, c.vip, syn)
+						again.Seq += 100_000
+						l.send(by, again)
+						list, frames := l.take(by)
+						if len(list) != 1 {
+							t.Fatalf("%d packets instead of the SYN; drops %s", len(list), l.drops(by))
+						}
+						left := binary.BigEndian.Uint32(frames[0][list[0].L4+4:])
+						answer := headertest.TCP(c.backend, c.source, syn|ack)
+						answer.Seq, answer.Ack = answer.Seq+100_000, left+1
+						l.send(0, answer)
+						if p := l.one(0, "the answer to the SYN-ACK"); p.TCPFlags&headertest.RST == 0 {
+							t.Errorf("flags %#x went to %v", p.TCPFlags, p.Tuple.Dst)
+						}
+						l.settle(time.Second)
+						c.syn(l, by) // TCP repeats it
+						if c.source == before {
+							t.Errorf("the new flow has the port %s, which is held", before)
+						}
+						c.answer(l, by)
+						l.settle(0)
+						l.one(by, "SYN-ACK")
+						c.passes(l, by, "the header", headertest.TCP(c.client, c.vip, ack), c.source, c.backend)
+						l.settle(time.Second)
+					}
+				})
+			})
+		}
+	}
 }
 
 // TestHeaderSentElsewhere: a backend may acknowledge a PROXY header that another gateway has sent
