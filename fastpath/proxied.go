@@ -328,7 +328,8 @@ func (w *Worker) shift(p *packet, ref flowtable.Ref, side flowtable.Side) bool {
 func (w *Worker) insertedQuote(p *packet, inner *header.Packet, ref flowtable.Ref, side flowtable.Side) {
 	if inner.Tuple.Proto == header.ProtoTCP {
 		in := w.flows.Insertion(ref)
-		nat.ShiftQuote(p.frame, &p.Packet, inner, &in.Insertion, side == flowtable.ReplySide)
+		nat.ShiftQuote(p.frame, &p.Packet, inner, &in.Insertion, w.flows.HiddenSYN(ref),
+			side == flowtable.ReplySide)
 		return
 	}
 	mtu, ok := header.PathMTU(p.frame, &p.Packet)

@@ -624,6 +624,18 @@ func TestProxyICMP(t *testing.T) {
 			t.Errorf("%d bytes quoted: the client gets %#x", quoted, seq)
 		}
 	}
+	opening := headertest.TCP(src, dst, headertest.SYN).Bytes()
+	quoteSYN := func(when string, syn []byte) {
+		t.Helper()
+		for _, quoted := range []int{28, -1} {
+			l.send(0, headertest.ICMPError(backend4, netip.MustParseAddrPort(src).Addr().String(), 3, 1, 0, syn, quoted))
+			got, _ := l.out(g.nic)
+			if seq := binary.BigEndian.Uint32(headertest.IP(got)[28+24:]); seq != headertest.ISN {
+				t.Errorf("%s, %d bytes of a SYN quoted: the client gets %#x", when, quoted, seq)
+			}
+		}
+	}
+	quoteSYN("header sent", opening)
 	answer := headertest.TCP(dst, src, headertest.ACK)
 	answer.Ack, answer.Payload, answer.DF = headertest.ISN+1+28+1400, bytes.Repeat([]byte("a"), 1400), true
 	l.send(0, answer)
@@ -631,6 +643,10 @@ func TestProxyICMP(t *testing.T) {
 	if s := readSegment(frame); s.ack != headertest.ISN+1+1400 {
 		t.Errorf("the client gets the ACK %#x", s.ack)
 	}
+	quoteSYN("header acknowledged", opening)
+	l.send(0, toVIP(headertest.SYN, headertest.ISN+999, 0, ""))
+	again, _ := l.out(g.nic)
+	quoteSYN("a later SYN", again)
 	l.send(0, headertest.ICMPError("198.51.100.1", vip4, 3, 4, 1300, frame, -1))
 	got, _ := l.out(g.nic)
 	quote := headertest.IP(got)[28:]

@@ -291,15 +291,22 @@ func LowerPathMTU(frame []byte, p *header.Packet, bytes uint16) {
 }
 
 // ShiftQuote translates the TCP sequence numbers in the packet that an ICMP error quotes.
-// toBackend: the quoted packet went to the backend, so the error goes to the client. It updates the
-// checksums of the quoted segment, if it is quoted, and of the error.
-func ShiftQuote(frame []byte, outer, inner *header.Packet, i *Insertion, toBackend bool) {
+// toBackend: the quoted packet went to the backend, so the error goes to the client. A SYN leaves
+// with its own number, or with hidden if the header is sent; both become the number of the client's
+// first SYN. It updates the checksums of the quoted segment, if it is quoted, and of the error.
+func ShiftQuote(frame []byte, outer, inner *header.Packet, i *Insertion, hidden uint32, toBackend bool) {
 	b := frame[inner.L4:inner.End]
 	before := sumHeaders(frame, inner)
 	delta := uint16(0)
 	switch {
 	case toBackend:
-		delta = replace(b[tcpSeqOffset:], i.ToClient(binary.BigEndian.Uint32(b[tcpSeqOffset:])))
+		seq := binary.BigEndian.Uint32(b[tcpSeqOffset:])
+		if syn := i.First - 1; i.Sent && (seq == syn || seq == hidden) {
+			seq = syn
+		} else {
+			seq = i.ToClient(seq)
+		}
+		delta = replace(b[tcpSeqOffset:], seq)
 	case i.Acked && len(b) > tcpFlagsOffset && b[tcpFlagsOffset]&(header.TCPSYN|header.TCPACK) == header.TCPACK:
 		delta = replace(b[tcpAckOffset:], i.ToBackend(binary.BigEndian.Uint32(b[tcpAckOffset:])))
 	}
