@@ -195,3 +195,33 @@ func TestProxyDatagramAfterRestart(t *testing.T) {
 		}
 	}
 }
+
+// TestProxyDatagramsSwitched: a flow in use gets or loses its header as soon as its service port
+// gets or loses the PROXY protocol, also if the frontend did not exist for a time.
+func TestProxyDatagramsSwitched(t *testing.T) {
+	for _, removed := range []bool{false, true} {
+		l := newLab(t, labConfig{})
+		e := datagramEnds[0]
+		key := services.FrontendKey{Addr: addr(vip4), Port: 53, Proto: header.ProtoUDP}
+		f, _ := l.handle.Load().FrontendByKey(key)
+		for i := range 6 {
+			on := i%2 == 1
+			svc, next := *f.Service, *f
+			svc.ProxyProtocol, next.Service = on, &svc
+			if removed {
+				l.publish(func(b *services.Builder) { b.DeleteFrontend(key) })
+			}
+			l.publish(func(b *services.Builder) { b.SetService(&svc); b.SetFrontend(&next) })
+			for n := range 5 {
+				l.send(0, headertest.UDP(e.client, e.vip, "question"))
+				frame, h := l.out(l.workers[0].nic)
+				if got := datagramOf(frame); isHeader(got) != on {
+					t.Errorf("switch %d, datagram %d: the backend got %x", i, n, got)
+				}
+				src, dst := ends(&h.Tuple)
+				l.send(0, headertest.UDP(dst.String(), src.String(), "answer"))
+				l.out(l.workers[0].nic)
+			}
+		}
+	}
+}

@@ -41,7 +41,7 @@ func (b *Builder) SetFrontend(f *Frontend) {
 // DeleteFrontend removes a frontend.
 func (b *Builder) DeleteFrontend(k FrontendKey) {
 	if f, ok := b.s.frontends.get(k); ok && k.Proto == header.ProtoUDP {
-		b.s.released.add(b.edit, k, f.Service.ID)
+		b.s.released.add(b.edit, k, ownerOf(f.Service))
 		b.moved = b.moved || b.atNode(k.Addr) // a node port may get the packets now
 	}
 	if b.s.frontends.delete(b.edit, k) {
@@ -49,21 +49,21 @@ func (b *Builder) DeleteFrontend(k FrontendKey) {
 	}
 }
 
-// noteOwner sets moved if flows through a UDP frontend may belong to another service port than f's:
-// to the frontend's previous owner, even if the frontend did not exist in between, or to a node
-// port.
+// noteOwner sets moved if flows through a UDP frontend may belong to another owner than f's: to the
+// frontend's previous service port, even if the frontend did not exist in between, to a node port,
+// or to the same service port with or without the PROXY protocol.
 func (b *Builder) noteOwner(f *Frontend) {
 	if f.Key.Proto != header.ProtoUDP {
 		return
 	}
 	if before, ok := b.s.frontends.get(f.Key); ok {
-		b.moved = b.moved || before.Service.ID != f.Service.ID
+		b.moved = b.moved || ownerOf(before.Service) != ownerOf(f.Service)
 		return
 	}
 	if b.atNode(f.Key.Addr) {
 		b.s.released.forget()
 	}
-	b.moved = b.s.released.take(b.edit, f.Key, f.Service.ID) || b.moved
+	b.moved = b.s.released.take(b.edit, f.Key, ownerOf(f.Service)) || b.moved
 }
 
 func (b *Builder) atNode(a header.Addr) bool { return b.s.Owned(a)&AddrNode != 0 }

@@ -17,7 +17,7 @@ func TestMoves(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	moves, others := 0, 0
 	for range 300 {
-		h := history{r: r, nodes: r.IntN(2) == 0, owner: map[header.Tuple]ServiceID{}, last: NewBuilder(nil).Build()}
+		h := history{r: r, nodes: r.IntN(2) == 0, owner: map[header.Tuple]datagramOwner{}, last: NewBuilder(nil).Build()}
 		for step := range 100 {
 			next, replaced := h.next()
 			switch moved, changed := h.moved(next), next.Moves != h.last.Moves; {
@@ -41,8 +41,8 @@ func TestMoves(t *testing.T) {
 // history makes a random sequence of snapshots with 12 UDP destinations, and TCP frontends.
 type history struct {
 	r     *rand.Rand
-	nodes bool                       // an address may be the node's
-	owner map[header.Tuple]ServiceID // by destination: the last one it had
+	nodes bool                           // an address may be the node's
+	owner map[header.Tuple]datagramOwner // by destination: the last one it had
 	last  *Snapshot
 }
 
@@ -70,7 +70,8 @@ func (h *history) next() (_ *Snapshot, replaced bool) {
 			b.DeleteFrontend(k)
 		}
 		if !gone {
-			b.SetFrontend(&Frontend{Key: k, Service: &Service{ID: ServiceID(1 + r.IntN(3))}})
+			b.SetFrontend(&Frontend{Key: k, Service: &Service{ID: ServiceID(1 + r.IntN(3)),
+				ProxyProtocol: r.IntN(4) == 0}})
 		}
 	}
 	if h.nodes && r.IntN(20) == 0 {
@@ -85,8 +86,8 @@ func (h *history) moved(next *Snapshot) (moved bool) {
 		to := header.Tuple{Dst: addr(n / 3), DstPort: uint16(n % 3), Proto: header.ProtoUDP}
 		if f := next.Frontend(&to); f != nil {
 			was, had := h.owner[to]
-			moved = moved || had && was != f.Service.ID
-			h.owner[to] = f.Service.ID
+			moved = moved || had && was != ownerOf(f.Service)
+			h.owner[to] = ownerOf(f.Service)
 		}
 	}
 	return moved

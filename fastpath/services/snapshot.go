@@ -274,8 +274,8 @@ const (
 type Snapshot struct {
 	Generation uint64
 	// Moves counts the snapshots in which a UDP frontend that may have flows went to another
-	// service port. Flows bound before such a snapshot compare their owner with the frontend's
-	// again.
+	// service port, or got or lost the PROXY protocol. Flows bound before such a snapshot compare
+	// their owner with the frontend's again.
 	Moves uint32
 	// SelectKey keys the selection hash. All gateways of a cluster share it, so that they choose
 	// the same backends.
