@@ -185,6 +185,9 @@ func (w *Worker) clientSegment(p *packet, ref flowtable.Ref, in *flowtable.Inser
 		s.Ack, s.Window = p.segment.Ack, nat.WindowOf(p.frame, &p.Packet)
 	}
 	s.Timestamps = nat.TimestampsOf(p.frame, &p.Packet)
+	if p.bareACK() {
+		s.Replace(p.frame, &p.Packet)
+	}
 	return s
 }
 

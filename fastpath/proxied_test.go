@@ -570,11 +570,12 @@ func TestProxyFirst(t *testing.T) {
 	own := wantHeader("192.0.2.99:1", join(vip4, 80))
 	syn := headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.SYN)
 	syn.Payload = own
-	syn.TCPOptions = []byte{2, 4, 5, 180, 34, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1, 254, 6, 0xf9, 0x89, 1, 2}
+	syn.TCPOptions = []byte{2, 4, 5, 180, 34, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1, 254, 6, 0xf9, 0x89, 1, 2, 1, 1, 30, 4,
+		1, 0x81}
 	l.send(0, syn)
 	frame, h := l.out(g.nic)
 	if s := readSegment(frame); len(s.data) > 0 || bytes.Contains(frame, []byte{34, 10}) ||
-		bytes.Contains(frame, []byte{0xf9, 0x89}) || !bytes.Contains(frame, []byte{2, 4, 5, 180}) {
+		bytes.Contains(frame, []byte{0xf9, 0x89}) || bytes.Contains(frame, []byte{30, 4, 1}) || !bytes.Contains(frame, []byte{2, 4, 5, 180}) {
 		t.Errorf("the SYN left as %x", frame)
 	}
 	from, to := ends(&h.Tuple)
@@ -740,5 +741,48 @@ func BenchmarkProxied(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(64*b.N), "ns/packet")
 		})
+	}
+}
+
+// TestProxyKeepsTheACK: the header has the options, the congestion bits, the DSCP and the flow
+// label of the client's ACK that it replaces.
+func TestProxyKeepsTheACK(t *testing.T) {
+	options := []byte{1, 1, 8, 10, 0, 0, 0, 5, 0, 0, 0, 6, 1, 1, 5, 10, 1, 2, 3, 9, 1, 2, 3, 19}
+	for _, e := range []proxyEnds{ends4, ends6} {
+		l := newLab(t, labConfig{edit: proxied})
+		g := l.workers[0]
+		l.send(0, headertest.TCP(e.client, e.vip, headertest.SYN))
+		_, h := l.out(g.nic)
+		src, dst := ends(&h.Tuple)
+		l.send(0, headertest.TCP(dst.String(), src.String(), headertest.SYN|headertest.ACK))
+		l.out(g.nic)
+		p := headertest.TCP(e.client, e.vip, headertest.ACK)
+		p.TCPOptions = options
+		sent := p.Bytes()
+		ip := headertest.IP(sent)
+		bits := ip[20:]
+		if v6 := ip[0]>>4 == 6; v6 {
+			bits = ip[40:]
+			copy(ip, []byte{0x6b, 0x8a, 0xbc, 0xde})
+		} else {
+			ip[1] = 0xb8
+			sum := uint32(^binary.BigEndian.Uint16(ip[10:])) + 0xb8
+			binary.BigEndian.PutUint16(ip[10:], ^uint16(sum&0xffff+sum>>16))
+		}
+		bits[12], bits[13] = bits[12]|1, bits[13]|0xc0
+		sum := uint32(^binary.BigEndian.Uint16(bits[16:])) + 0x01c0
+		binary.BigEndian.PutUint16(bits[16:], ^uint16(sum&0xffff+sum>>16))
+		want := bytes.Clone(ip)
+		g.nic.Inject(sent)
+		l.step(time.Microsecond)
+		frame, h := l.out(g.nic)
+		got := headertest.IP(frame)
+		tcp, asked := frame[h.L4:], want[len(want)-20-len(options):]
+		if !isHeader(frame) || got[1] != want[1] || h.Tuple.V6 && !bytes.Equal(got[:4], want[:4]) {
+			t.Errorf("%s: left as % x", e.vip, got)
+		}
+		if tcp[12] != asked[12] || tcp[13] != asked[13]|headertest.PSH || !bytes.Equal(tcp[20:20+len(options)], options) {
+			t.Errorf("%s: the TCP header is % x", e.vip, tcp[:44])
+		}
 	}
 }

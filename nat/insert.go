@@ -22,12 +22,13 @@ const (
 	tcpWindowOffset = 14
 	udpLengthOffset = 4
 
-	// TCP options (RFC 9293 section 3.2, RFC 7323 section 3, RFC 2018 section 3, RFC 7413 section
-	// 4.1.1, RFC 6994 section 3).
+	// TCP options (RFC 9293 section 3.2, RFC 7323 section 3, RFC 2018 section 3, RFC 8684 section
+	// 3, RFC 7413 section 4.1.1, RFC 6994 section 3).
 	optionEnd          = 0
 	optionNOP          = 1
 	optionSACK         = 5
 	optionTimestamps   = 8
+	optionMultipath    = 30
 	optionFastOpen     = 34
 	optionExperiment   = 254
 	fastOpenExperiment = 0xf989
@@ -90,6 +91,30 @@ type ProxySegment struct {
 	Window     uint16
 	Timestamps Timestamps
 	TTL        uint8
+	// Of the client's ACK that the segment replaces, or zero: all options, in place of Timestamps;
+	// the bits AE, CWR and ECE (RFC 9768, RFC 3168); and DSCP, ECN and flow label, as in IPv6.
+	options    [maxOptionBytes]byte
+	optionsLen uint8
+	congestion uint16
+	flow       uint32
+}
+
+const (
+	maxOptionBytes = 40
+	congestionBits = 0x01c0
+	ipv6FlowBits   = 0x0fffffff
+)
+
+// Replace makes the segment carry what a client's ACK carries beside its numbers.
+func (s *ProxySegment) Replace(frame []byte, p *header.Packet) {
+	b := p.Transport(frame)
+	s.optionsLen = uint8(copy(s.options[:], optionsOf(b)))
+	s.congestion = binary.BigEndian.Uint16(b[tcpDataOffset:]) & congestionBits
+	if ip := frame[p.L3:]; p.Tuple.V6 {
+		s.flow = binary.BigEndian.Uint32(ip) & ipv6FlowBits
+	} else {
+		s.flow = uint32(ip[1]) << 20
+	}
 }
 
 // BuildProxySegment writes into dst an untagged Ethernet header whose addresses are zero, and the
@@ -99,7 +124,9 @@ func BuildProxySegment(dst []byte, s *ProxySegment) int {
 	if s.Out.V6 {
 		ipBytes, etherType = header.IPv6Bytes, header.EtherTypeIPv6
 	}
-	if s.Timestamps.OK {
+	if s.optionsLen > 0 {
+		optionBytes = int(s.optionsLen)
+	} else if s.Timestamps.OK {
 		optionBytes = 2 + timestampsBytes // two NOPs align them (RFC 7323 appendix A)
 	}
 	start := header.EthernetBytes + ipBytes
@@ -110,7 +137,9 @@ func BuildProxySegment(dst []byte, s *ProxySegment) int {
 	clear(dst[:start+header.TCPBytes])
 	binary.BigEndian.PutUint16(dst[header.EthernetBytes-2:], uint16(etherType))
 	tcp := dst[start:n]
-	if s.Timestamps.OK {
+	if s.optionsLen > 0 {
+		copy(tcp[header.TCPBytes:], s.options[:s.optionsLen])
+	} else if s.Timestamps.OK {
 		o := tcp[header.TCPBytes:]
 		o[0], o[1], o[2], o[3] = optionNOP, optionNOP, optionTimestamps, timestampsBytes
 		binary.BigEndian.PutUint32(o[4:], s.Timestamps.Value)
@@ -121,13 +150,20 @@ func BuildProxySegment(dst []byte, s *ProxySegment) int {
 	binary.BigEndian.PutUint16(tcp[dstPortOffset:], s.Out.DstPort)
 	binary.BigEndian.PutUint32(tcp[tcpSeqOffset:], s.Seq)
 	binary.BigEndian.PutUint32(tcp[tcpAckOffset:], s.Ack)
-	tcp[tcpDataOffset] = uint8(header.TCPBytes+optionBytes) / 4 << 4
-	tcp[tcpFlagsOffset] = header.TCPACK | header.TCPPSH
+	tcp[tcpDataOffset] = uint8(header.TCPBytes+optionBytes)/4<<4 | uint8(s.congestion>>8)
+	tcp[tcpFlagsOffset] = header.TCPACK | header.TCPPSH | uint8(s.congestion)
 	binary.BigEndian.PutUint16(tcp[tcpWindowOffset:], s.Window)
 	sum := checksum.Add(checksum.Sum(tcp), checksum.Add(uint16(len(tcp)), header.ProtoTCP))
 	sum = checksum.Add(sum, checksum.Add(s.Out.Src.Sum(), s.Out.Dst.Sum()))
 	binary.BigEndian.PutUint16(tcp[tcpChecksumOffset:], ^sum)
-	writeTCPIP(dst[header.EthernetBytes:start], &s.Out, s.TTL, uint16(len(tcp)))
+	ip := dst[header.EthernetBytes:start]
+	writeTCPIP(ip, &s.Out, s.TTL, uint16(len(tcp)))
+	if s.Out.V6 {
+		binary.BigEndian.PutUint32(ip, 6<<28|s.flow)
+	} else if tos := uint8(s.flow >> 20); tos != 0 {
+		ip[1] = tos
+		updateAt(ip[ipv4ChecksumOffset:], checksum.Delta(0x4500, 0x4500|uint16(tos)))
+	}
 	return n
 }
 
@@ -317,8 +353,9 @@ func ShiftQuote(frame []byte, outer, inner *header.Packet, i *Insertion, hidden 
 }
 
 // StripOpening makes a client's SYN one that only opens a connection: it removes data, and replaces
-// a Fast Open option by NOPs (RFC 7413; in its experimental form, section 4.1.1 of the RFC's
-// appendix). The backend then acknowledges the SYN alone, and the client sends its data again after
+// by NOPs a Fast Open option (RFC 7413; in its experimental form, section 4.1.1 of the RFC's
+// appendix) and one of Multipath TCP, whose mappings count the stream's bytes without the header
+// (RFC 8684). TCP-AO and MD5 cannot pass a translation of addresses. The backend then acknowledges the SYN alone, and the client sends its data again after
 // the handshake, behind the header. The packet must be whole and in frame. It returns the new end
 // of the packet, which p.End must become.
 func StripOpening(frame []byte, p *header.Packet) (end uint16) {
@@ -333,7 +370,7 @@ func StripOpening(frame []byte, p *header.Packet) (end uint16) {
 		if kind == optionEnd {
 			break
 		}
-		if kind == optionFastOpen || kind == optionExperiment && len(option) >= 4 &&
+		if kind == optionFastOpen || kind == optionMultipath || kind == optionExperiment && len(option) >= 4 &&
 			binary.BigEndian.Uint16(option[2:]) == fastOpenExperiment {
 			for i := range option {
 				option[i] = optionNOP
