@@ -575,7 +575,8 @@ func TestProxyFirst(t *testing.T) {
 	l.send(0, syn)
 	frame, h := l.out(g.nic)
 	if s := readSegment(frame); len(s.data) > 0 || bytes.Contains(frame, []byte{34, 10}) ||
-		bytes.Contains(frame, []byte{0xf9, 0x89}) || bytes.Contains(frame, []byte{30, 4, 1}) || !bytes.Contains(frame, []byte{2, 4, 5, 180}) {
+		bytes.Contains(frame, []byte{0xf9, 0x89}) || bytes.Contains(frame, []byte{30, 4, 1}) ||
+		!bytes.Contains(frame, []byte{2, 4, 5, 180}) {
 		t.Errorf("the SYN left as %x", frame)
 	}
 	from, to := ends(&h.Tuple)
@@ -629,7 +630,8 @@ func TestProxyICMP(t *testing.T) {
 	quoteSYN := func(when string, syn []byte) {
 		t.Helper()
 		for _, quoted := range []int{28, -1} {
-			l.send(0, headertest.ICMPError(backend4, netip.MustParseAddrPort(src).Addr().String(), 3, 1, 0, syn, quoted))
+			to := netip.MustParseAddrPort(src).Addr().String()
+			l.send(0, headertest.ICMPError(backend4, to, 3, 1, 0, syn, quoted))
 			got, _ := l.out(g.nic)
 			if seq := binary.BigEndian.Uint32(headertest.IP(got)[28+24:]); seq != headertest.ISN {
 				t.Errorf("%s, %d bytes of a SYN quoted: the client gets %#x", when, quoted, seq)
@@ -781,7 +783,8 @@ func TestProxyKeepsTheACK(t *testing.T) {
 		if !isHeader(frame) || got[1] != want[1] || h.Tuple.V6 && !bytes.Equal(got[:4], want[:4]) {
 			t.Errorf("%s: left as % x", e.vip, got)
 		}
-		if tcp[12] != asked[12] || tcp[13] != asked[13]|headertest.PSH || !bytes.Equal(tcp[20:20+len(options)], options) {
+		if tcp[12] != asked[12] || tcp[13] != asked[13]|headertest.PSH ||
+			!bytes.Equal(tcp[20:20+len(options)], options) {
 			t.Errorf("%s: the TCP header is % x", e.vip, tcp[:44])
 		}
 	}

@@ -355,9 +355,9 @@ func ShiftQuote(frame []byte, outer, inner *header.Packet, i *Insertion, hidden 
 // StripOpening makes a client's SYN one that only opens a connection: it removes data, and replaces
 // by NOPs a Fast Open option (RFC 7413; in its experimental form, section 4.1.1 of the RFC's
 // appendix) and one of Multipath TCP, whose mappings count the stream's bytes without the header
-// (RFC 8684). TCP-AO and MD5 cannot pass a translation of addresses. The backend then acknowledges the SYN alone, and the client sends its data again after
-// the handshake, behind the header. The packet must be whole and in frame. It returns the new end
-// of the packet, which p.End must become.
+// (RFC 8684). TCP-AO and MD5 cannot pass a translation of addresses. The backend then acknowledges
+// the SYN alone, and the client sends its data again after the handshake, behind the header. The
+// packet must be whole and in frame. It returns the new end of the packet, which p.End must become.
 func StripOpening(frame []byte, p *header.Packet) (end uint16) {
 	b := p.Transport(frame)
 	bytes := int(b[tcpDataOffset]>>4) * 4

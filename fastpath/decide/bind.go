@@ -81,9 +81,9 @@ func (s *Planner) adopt(client, toBackend *header.Tuple, proxied bool) (now owne
 // datagramOwner returns the owner of a UDP flow by the snapshot. client is the client's tuple,
 // toBackend the tuple of its translated packets. proxied: the flow sends a PROXY header before each
 // of the client's datagrams. The flow keeps its owner as long as no other service port has its
-// frontend, nor this one another form. Otherwise that service port becomes the owner, if a new flow could be the same: if its
-// rule for this client has this backend, shows it the same source address, and sends the header or
-// not, as this flow. If not, ok is false.
+// frontend, nor this one another form. Otherwise that service port becomes the owner, if a new flow
+// could be the same: if its rule for this client has this backend, shows it the same source
+// address, and sends the header or not, as this flow. If not, ok is false.
 func (s *Planner) datagramOwner(client, toBackend *header.Tuple, proxied bool, has owner) (_ owner, ok bool) {
 	f := s.Snap.Frontend(client)
 	if f == nil || uint32(f.Service.ID) == has.service && f.Service.ProxyProtocol == proxied {

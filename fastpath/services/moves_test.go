@@ -17,7 +17,8 @@ func TestMoves(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	moves, others := 0, 0
 	for range 300 {
-		h := history{r: r, nodes: r.IntN(2) == 0, owner: map[header.Tuple]datagramOwner{}, last: NewBuilder(nil).Build()}
+		h := history{r: r, nodes: r.IntN(2) == 0, owner: map[header.Tuple]datagramOwner{},
+			last: NewBuilder(nil).Build()}
 		for step := range 100 {
 			next, replaced := h.next()
 			switch moved, changed := h.moved(next), next.Moves != h.last.Moves; {
