@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"sluice.dev/sluice/gateway/doctor"
+	"sluice.dev/sluice/gateway/nodetunnel"
 	"sluice.dev/sluice/internal/usage"
-	"sluice.dev/sluice/nat/vxlan"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/serve/status/statustest"
 	"sluice.dev/sluice/test/bed/pty"
@@ -42,7 +42,7 @@ func troubled() *statustest.Gateway {
 	return g
 }
 
-func findings(context.Context, vxlan.Tunnel) []doctor.Finding {
+func findings(context.Context, *nodetunnel.Config) []doctor.Finding {
 	return []doctor.Finding{
 		{Level: doctor.OK, Check: "kernel", Found: "new enough"},
 		{Level: doctor.Warn, Check: "offloads", Subject: "eth0", Found: "gro is on", Do: "turn it off"},

@@ -16,7 +16,6 @@ import (
 	"sluice.dev/sluice/gateway/doctor"
 	"sluice.dev/sluice/gateway/nodetunnel"
 	"sluice.dev/sluice/gateway/simulate"
-	"sluice.dev/sluice/nat/vxlan"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/serve/status/statustest"
 )
@@ -84,7 +83,7 @@ func TestListsAreNeverNull(t *testing.T) {
 			Run:        func(context.Context, string, bool) error { return nil },
 			Cleanup:    func(*config.Configuration) ([]string, error) { return nil, nil },
 			Node: NodeCommands{Apply: func(*nodetunnel.Config) ([]string, error) { return nil, nil },
-				Check:  func(context.Context, vxlan.Tunnel) []doctor.Finding { return []doctor.Finding{} },
+				Check:  func(context.Context, *nodetunnel.Config) []doctor.Finding { return []doctor.Finding{} },
 				Remove: func() ([]string, error) { return nil, nil }}}
 		asJSON := []string{"-o", "json"}
 		if name != "cleanup" { // which asks nobody

@@ -21,7 +21,7 @@ import (
 type NodeCommands struct {
 	Apply  func(*nodetunnel.Config) (changed []string, err error)
 	Run    func(ctx context.Context, c *nodetunnel.Config, report func(line string)) error
-	Check  func(context.Context, vxlan.Tunnel) []doctor.Finding
+	Check  func(context.Context, *nodetunnel.Config) []doctor.Finding
 	Remove func() (removed []string, err error)
 }
 
@@ -72,7 +72,7 @@ func (s *session) nodeApplyCommand() *cobra.Command {
 		Example: "  sluice node apply --vni 20942 --gateway 10.0.1.2 --gateway 10.0.2.0/28",
 		Args:    cobra.NoArgs,
 	}
-	config := nodeFlags(c)
+	config := nodeFlags(c, true)
 	c.RunE = func(*cobra.Command, []string) error {
 		cfg, err := config()
 		if err != nil {
@@ -92,7 +92,7 @@ func (s *session) nodeRunCommand() *cobra.Command {
 			"removes the tunnel, unless another run has started since.",
 		Args: cobra.NoArgs,
 	}
-	config := nodeFlags(c)
+	config := nodeFlags(c, true)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		cfg, err := config()
 		if err != nil {
@@ -109,8 +109,8 @@ func (s *session) nodeRunCommand() *cobra.Command {
 	return c
 }
 
-// nodeFlags adds the flags of apply and run, and returns a function that reads them.
-func nodeFlags(c *cobra.Command) func() (*nodetunnel.Config, error) {
+// nodeFlags adds the flags of apply, run and check, and returns a function that reads them.
+func nodeFlags(c *cobra.Command, needGateways bool) func() (*nodetunnel.Config, error) {
 	t := tunnelFlags(c)
 	var gateways []string
 	c.Flags().StringSliceVar(&gateways, "gateway", nil, "address or prefix that gateways send from; may be repeated")
@@ -118,7 +118,7 @@ func nodeFlags(c *cobra.Command) func() (*nodetunnel.Config, error) {
 		if err := checkTunnel(t); err != nil {
 			return nil, err
 		}
-		if len(gateways) == 0 {
+		if len(gateways) == 0 && needGateways {
 			return nil, usageError{errors.New("--gateway is missing: without one the node drops all packets of the " +
 				"tunnel")}
 		}
@@ -143,18 +143,20 @@ func parseGateway(text string) (netip.Prefix, error) {
 
 func (s *session) nodeCheckCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "check --vni N",
+		Use:   "check --vni N [--gateway ADDRESS...]",
 		Short: "Check whether packets of the gateways' tunnel reach pods of this node",
 		Long: "check examines devices, rp_filter, forwarding, firewall and kube-proxy of this node, and prints a\n" +
-			"remedy for each finding. It changes nothing.",
+			"remedy for each finding. With --gateway, the firewall must admit these gateways and no others. It\n" +
+			"changes nothing.",
 		Args: cobra.NoArgs,
 	}
-	t := tunnelFlags(c)
+	config := nodeFlags(c, false)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := checkTunnel(t); err != nil {
+		cfg, err := config()
+		if err != nil {
 			return err
 		}
-		findings := s.app.Node.Check(c.Context(), *t)
+		findings := s.app.Node.Check(c.Context(), cfg)
 		if err := s.print(findings, func(r *rows) { findingRows(r, findings) }); err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ func TestTunnelRemedies(t *testing.T) {
 	tunnel := vxlan.Tunnel{VNI: 20942, Port: 4790}
 	c := config.Default()
 	c.DirectReturn.VNI, c.DirectReturn.Port = 20942, 4790
-	list := nodetunnel.Check(t.Context(), tunnel) // this host is no node
+	list := nodetunnel.Check(t.Context(), &nodetunnel.Config{Tunnel: tunnel}) // this host is no node
 	list = append(list, doctor.Examine(&doctor.Facts{Config: c,
 		Tunnel: []doctor.TunnelNode{{Addr: netip.MustParseAddr("192.0.2.1"), Closed: true}}})...)
 	var applied, checked int
@@ -32,9 +32,9 @@ func TestTunnelRemedies(t *testing.T) {
 			}
 			return nil, nil
 		},
-		Check: func(_ context.Context, of vxlan.Tunnel) []doctor.Finding {
+		Check: func(_ context.Context, of *nodetunnel.Config) []doctor.Finding {
 			checked++
-			if of != tunnel {
+			if of.Tunnel != tunnel {
 				t.Errorf("checked %+v", of)
 			}
 			return nil

@@ -18,16 +18,16 @@ import (
 // healthzBindAddress: port 10256 of all addresses by default).
 const kubeProxy = "http://127.0.0.1:10256/healthz"
 
-// Check returns findings about the node. It changes nothing.
-func Check(ctx context.Context, t vxlan.Tunnel) (list []doctor.Finding) {
+// Check returns findings about the node. It changes nothing. Without c.Gateways it compares none.
+func Check(ctx context.Context, c *Config) (list []doctor.Finding) {
 	for _, d := range devices {
 		if d.v6() && !hasIPv6() {
 			continue
 		}
-		list = append(list, d.check(t)...)
+		list = append(list, d.check(c.Tunnel)...)
 	}
 	list = append(list, forwarding()...)
-	list = append(list, firewall(t)...)
+	list = append(list, firewall(c)...)
 	return append(list, proxy(ctx, kubeProxy))
 }
 
@@ -102,11 +102,16 @@ func forwarding() (list []doctor.Finding) {
 	return list
 }
 
-// firewall checks that the table is for this tunnel and has gateways, and counts what it dropped.
-func firewall(t vxlan.Tunnel) []doctor.Finding {
+// firewall checks that the table is for this tunnel and has the gateways, and counts what it
+// dropped.
+func firewall(c *Config) []doctor.Finding {
 	f := doctor.Finding{Check: "firewall", Subject: "inet " + tableName, Level: doctor.Fail,
-		Do: remedy(t)}
-	s, err := readFirewall(t)
+		Do: remedy(c.Tunnel)}
+	s, err := readFirewall(c.Tunnel)
+	want := s.gateways
+	if err == nil && len(c.Gateways) > 0 {
+		want, err = setOf(c.Gateways)
+	}
 	switch {
 	case err != nil:
 		f.Found, f.Do = err.Error(), "run it as root, or with CAP_NET_ADMIN"
@@ -114,11 +119,13 @@ func firewall(t vxlan.Tunnel) []doctor.Finding {
 		f.Found = "is missing: every host can send packets with any client's address into the tunnel"
 	case !s.ours:
 		f.Found = "is for another tunnel, or of another version"
-	case s.gateways == 0:
+	case len(s.gateways.Ranges()) == 0:
 		f.Found = "has no gateway: it drops all packets of the tunnel"
+	case !s.gateways.Equal(want):
+		f.Found = fmt.Sprintf("admits %s, not %s", prefixes(s.gateways.Prefixes()), prefixes(want.Prefixes()))
 	default:
 		f.Level, f.Do = doctor.OK, ""
-		f.Found = fmt.Sprintf("%d packets from others than gateways dropped", s.dropped)
+		f.Found = fmt.Sprintf("admits %s; %d packets from others dropped", prefixes(s.gateways.Prefixes()), s.dropped)
 		if s.dropped > 0 {
 			f.Level, f.Do = doctor.Warn, "if a gateway sent them, add its address with --gateway"
 		}

@@ -1,6 +1,7 @@
 package nodetunnel
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -69,29 +70,27 @@ func (c *Config) protect() error {
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
-	elements, err := elements(c.Gateways)
+	gateways, err := setOf(c.Gateways)
 	if err != nil {
 		return err
 	}
+	elements := elements(gateways)
 	table := &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
 	conn.AddTable(table) // so that deleting it is no error
 	conn.DelTable(table)
 	conn.AddTable(table)
-	chain := conn.AddChain(&nftables.Chain{Table: table, Name: "prerouting", Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw})
-	conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: reassemble()})
 	for i, o := range outers {
 		set := &nftables.Set{Table: table, Name: o.set, KeyType: o.keyType, Interval: true, AutoMerge: true}
 		if err := conn.AddSet(set, elements[i]); err != nil {
 			return fmt.Errorf("nftables set %s: %w", o.set, err)
 		}
-		conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: o.drop(c.Tunnel, set)})
 	}
-	forward := conn.AddChain(&nftables.Chain{Table: table, Name: "forward", Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
-	for _, d := range devices {
-		conn.AddRule(&nftables.Rule{Table: table, Chain: forward, Exprs: d.drop(untrackable())})
-		conn.AddRule(&nftables.Rule{Table: table, Chain: forward, Exprs: d.drop(untranslated())})
+	for _, ch := range chainsOf(c.Tunnel) {
+		made := conn.AddChain(&nftables.Chain{Table: table, Name: ch.name, Type: nftables.ChainTypeFilter,
+			Hooknum: ch.hook, Priority: ch.priority})
+		for _, r := range ch.rules {
+			conn.AddRule(&nftables.Rule{Table: table, Chain: made, Exprs: r})
+		}
 	}
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("nftables table inet %s: %w", tableName, err)
@@ -99,18 +98,53 @@ func (c *Config) protect() error {
 	return nil
 }
 
-// elements returns the elements of the two sets: the first address of each range, and the one after
-// its last.
-func elements(list []netip.Prefix) (sets [len(outers)][]nftables.SetElement, err error) {
+// chain is a chain of the table.
+type chain struct {
+	name     string
+	hook     *nftables.ChainHook
+	priority *nftables.ChainPriority
+	rules    [][]expr.Any
+}
+
+// The places of chains in the list of chainsOf, and of the rules that count in theirs.
+const (
+	prerouting = iota
+	forward
+)
+
+// chainsOf returns the chains for a tunnel.
+func chainsOf(t vxlan.Tunnel) []chain {
+	list := []chain{
+		prerouting: {name: "prerouting", hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityRaw,
+			rules: [][]expr.Any{reassemble()}},
+		forward: {name: "forward", hook: nftables.ChainHookForward, priority: nftables.ChainPriorityFilter},
+	}
+	for _, o := range outers {
+		list[prerouting].rules = append(list[prerouting].rules, o.drop(t))
+	}
+	for _, d := range devices {
+		list[forward].rules = append(list[forward].rules, d.drop(untrackable()), d.drop(untranslated()))
+	}
+	return list
+}
+
+// setOf returns the addresses of prefixes.
+func setOf(list []netip.Prefix) (*netipx.IPSet, error) {
 	var b netipx.IPSetBuilder
 	for _, p := range list {
 		b.AddPrefix(p.Masked())
 	}
-	merged, err := b.IPSet()
+	set, err := b.IPSet()
 	if err != nil {
-		return sets, fmt.Errorf("addresses of gateways: %w", err)
+		return nil, fmt.Errorf("addresses of gateways: %w", err)
 	}
-	for _, r := range merged.Ranges() {
+	return set, nil
+}
+
+// elements returns the elements of the two sets: the first address of each range, and the one after
+// its last.
+func elements(gateways *netipx.IPSet) (sets [len(outers)][]nftables.SetElement) {
+	for _, r := range gateways.Ranges() {
 		set := &sets[0]
 		if r.From().Is6() {
 			set = &sets[1]
@@ -120,7 +154,26 @@ func elements(list []netip.Prefix) (sets [len(outers)][]nftables.SetElement, err
 			*set = append(*set, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
 		}
 	}
-	return sets, nil
+	return sets
+}
+
+// addElements adds the ranges of the elements of a set.
+func addElements(to *netipx.IPSetBuilder, list []nftables.SetElement) {
+	slices.SortFunc(list, func(a, b nftables.SetElement) int { return bytes.Compare(a.Key, b.Key) })
+	var first netip.Addr // of an open range
+	for _, e := range list {
+		at, _ := netip.AddrFromSlice(e.Key)
+		if first.IsValid() && at != first {
+			to.AddRange(netipx.IPRangeFrom(first, at.Prev()))
+			first = netip.Addr{}
+		}
+		if !e.IntervalEnd {
+			first = at
+		}
+	}
+	if first.IsValid() {
+		to.AddRange(netipx.IPRangeFrom(first, netipx.PrefixLastIP(netip.PrefixFrom(first, 0))))
+	}
 }
 
 func equal(data ...byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data} }
@@ -164,7 +217,7 @@ func (d *device) drop(which []expr.Any) []expr.Any {
 }
 
 // drop is the rule for one family of outer headers.
-func (o *outer) drop(t vxlan.Tunnel, gateways *nftables.Set) []expr.Any {
+func (o *outer) drop(t vxlan.Tunnel) []expr.Any {
 	var vni [4]byte
 	binary.BigEndian.PutUint32(vni[:], t.VNI)
 	source := o.source
@@ -174,7 +227,7 @@ func (o *outer) drop(t vxlan.Tunnel, gateways *nftables.Set) []expr.Any {
 		&expr.Payload{DestRegister: 1, Base: transport, Offset: 2, Len: 2}, equal(byte(t.Port>>8), byte(t.Port)),
 		&expr.Payload{DestRegister: 1, Base: transport, Offset: 12, Len: 3}, equal(vni[1:]...),
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, equal(o.nfproto),
-		&source, &expr.Lookup{SourceRegister: 1, SetName: gateways.Name, SetID: gateways.ID, Invert: true},
+		&source, &expr.Lookup{SourceRegister: 1, SetName: o.set, Invert: true},
 		&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop},
 	}
 }
@@ -182,8 +235,8 @@ func (o *outer) drop(t vxlan.Tunnel, gateways *nftables.Set) []expr.Any {
 // firewallState is the table, as the kernel has it.
 type firewallState struct {
 	there    bool
-	ours     bool   // it has the rules for the tunnel
-	gateways int    // elements of the sets
+	ours     bool // it has the chains for the tunnel
+	gateways *netipx.IPSet
 	dropped  uint64 // packets from others than gateways
 	returned uint64 // packets of connections that kube-proxy did not translate
 }
@@ -200,21 +253,32 @@ func readFirewall(t vxlan.Tunnel) (s firewallState, err error) {
 	case err != nil:
 		return s, fmt.Errorf("nftables table inet %s: %w", tableName, err)
 	}
-	s.there = true
-	rules, err := conn.GetRules(table, &nftables.Chain{Table: table, Name: "prerouting"})
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return s, fmt.Errorf("rules of nftables table inet %s: %w", tableName, err)
+	s.there, s.ours = true, table.Flags == 0 // a flag makes it dormant
+	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return s, fmt.Errorf("chains of nftables table inet %s: %w", tableName, err)
 	}
-	forward, err := conn.GetRules(table, &nftables.Chain{Table: table, Name: "forward"})
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return s, fmt.Errorf("rules of nftables table inet %s: %w", tableName, err)
-	}
-	s.ours = len(rules) == 1+len(outers) && len(forward) == 2*len(devices)
-	for i, o := range outers {
-		want := o.drop(t, &nftables.Set{Name: o.set})
-		if s.ours && !slices.EqualFunc(compared(rules[1+i].Exprs), compared(want), slices.Equal[[]byte]) {
-			s.ours = false
+	for i, want := range chainsOf(t) {
+		rules, err := conn.GetRules(table, &nftables.Chain{Table: table, Name: want.name})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return s, fmt.Errorf("rules of nftables table inet %s: %w", tableName, err)
 		}
+		same := slices.ContainsFunc(chains, want.same) && len(rules) == len(want.rules)
+		for n := 0; same && n < len(rules); n++ {
+			same = slices.Equal(contents(rules[n].Exprs), contents(want.rules[n]))
+		}
+		s.ours = s.ours && same
+		switch {
+		case i == prerouting:
+			s.dropped = counted(rules)
+		case same:
+			for d := range devices { // the second rule of each; invalid packets are nothing unusual
+				s.returned += counted(rules[2*d+1 : 2*d+2])
+			}
+		}
+	}
+	var gateways netipx.IPSetBuilder
+	for _, o := range outers {
 		set, err := conn.GetSetByName(table, o.set)
 		if err != nil {
 			s.ours = false
@@ -224,19 +288,20 @@ func readFirewall(t vxlan.Tunnel) (s firewallState, err error) {
 		if err != nil {
 			return s, fmt.Errorf("nftables set %s: %w", o.set, err)
 		}
-		for _, e := range list {
-			if !e.IntervalEnd {
-				s.gateways++
-			}
-		}
+		addElements(&gateways, list)
 	}
-	s.dropped = counted(rules)
-	if s.ours {
-		for i := range devices { // the second rule of each; invalid packets are nothing unusual
-			s.returned += counted(forward[2*i+1 : 2*i+2])
-		}
+	if s.gateways, err = gateways.IPSet(); err != nil {
+		return s, fmt.Errorf("nftables sets of table inet %s: %w", tableName, err)
 	}
 	return s, nil
+}
+
+// same reports whether a chain of the kernel is at the place of this one, and drops nothing by its
+// policy.
+func (c *chain) same(k *nftables.Chain) bool {
+	return k.Table.Name == tableName && k.Name == c.name && k.Type == nftables.ChainTypeFilter &&
+		k.Hooknum != nil && *k.Hooknum == *c.hook && k.Priority != nil && *k.Priority == *c.priority &&
+		k.Policy != nil && *k.Policy == nftables.ChainPolicyAccept
 }
 
 // counted sums the packets of rules.
@@ -251,12 +316,28 @@ func counted(rules []*nftables.Rule) (packets uint64) {
 	return packets
 }
 
-// compared returns the values that a rule compares with.
-func compared(exprs []expr.Any) (list [][]byte) {
+// contents returns what the expressions of a rule do, without counters and numbers of registers and
+// sets.
+func contents(exprs []expr.Any) (list []string) {
 	for _, e := range exprs {
-		if c, ok := e.(*expr.Cmp); ok {
-			list = append(list, c.Data)
+		text := fmt.Sprintf("%T", e)
+		switch e := e.(type) {
+		case *expr.Cmp:
+			text += fmt.Sprint(e.Op, e.Data)
+		case *expr.Meta:
+			text += fmt.Sprint(e.Key)
+		case *expr.Ct:
+			text += fmt.Sprint(e.Key)
+		case *expr.Payload:
+			text += fmt.Sprint(e.Base, e.Offset, e.Len)
+		case *expr.Bitwise:
+			text += fmt.Sprint(e.Mask, e.Xor)
+		case *expr.Lookup:
+			text += fmt.Sprint(e.SetName, e.Invert)
+		case *expr.Verdict:
+			text += fmt.Sprint(e.Kind)
 		}
+		list = append(list, text)
 	}
 	return list
 }

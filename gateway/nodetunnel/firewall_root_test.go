@@ -237,11 +237,11 @@ func TestNothingIsSentBack(t *testing.T) {
 		}
 	}
 	if err := w.node.Run(func() error {
-		at := slices.IndexFunc(firewall(c.Tunnel), func(f doctor.Finding) bool {
+		at := slices.IndexFunc(firewall(c), func(f doctor.Finding) bool {
 			return f.Check == "translation" && strings.HasPrefix(f.Found, "dropped 1 packets")
 		})
 		if at < 0 {
-			return fmt.Errorf("findings %+v", firewall(c.Tunnel))
+			return fmt.Errorf("findings %+v", firewall(c))
 		}
 		return nil
 	}); err != nil {

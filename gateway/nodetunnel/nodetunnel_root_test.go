@@ -4,6 +4,7 @@ package nodetunnel
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"runtime"
@@ -38,7 +39,7 @@ func testNode(t *testing.T) {
 			netip.MustParsePrefix("10.0.2.4/30"), netip.MustParsePrefix("255.255.255.255/32"),
 			netip.MustParsePrefix("2001:db8::1/128")}}
 	failed := func() (checks []string) {
-		for _, f := range Check(t.Context(), c.Tunnel) {
+		for _, f := range Check(t.Context(), c) {
 			if f.Level == doctor.Fail && !slices.Contains(checks, f.Check) {
 				checks = append(checks, f.Check)
 			}
@@ -85,6 +86,16 @@ func testNode(t *testing.T) {
 		}
 		return l
 	}
+	nft := func(script string) func() error {
+		return func() error {
+			c := exec.Command("nft", "-f", "-")
+			c.Stdin = strings.NewReader(script)
+			if out, err := c.CombinedOutput(); err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		}
+	}
 	for _, tt := range []struct {
 		name    string
 		breakIt func() error
@@ -96,9 +107,25 @@ func testNode(t *testing.T) {
 		{"strict", func() error { return write("ipv4/conf/"+devices[0].name+"/rp_filter", "1") }, "rp_filter"},
 		{"does not forward", func() error { return write("ipv4/conf/"+devices[0].name+"/forwarding", "0") }, "device"},
 		{"no IPv6", func() error { return write("ipv6/conf/"+devices[1].name+"/disable_ipv6", "1") }, "device"},
-		{"no gateways", func() error {
-			return exec.Command("nft", "flush", "set", "inet", tableName, "gateways4").Run()
-		}, ""},
+		{"no gateways", nft("flush set inet sluice_node gateways4"), "firewall"},
+		{"one gateway less", nft("delete element inet sluice_node gateways4 { 10.0.1.2 }"), "firewall"},
+		{"one gateway more", nft("add element inet sluice_node gateways6 { 2001:db8::7 }"), "firewall"},
+		{"other gateways", func() error {
+			_, err := Apply(&Config{Tunnel: c.Tunnel, Gateways: []netip.Prefix{netip.MustParsePrefix("10.0.1.9/32")}})
+			return err
+		}, "firewall"},
+		{"no rules", nft("flush chain inet sluice_node forward"), "firewall"},
+		{"a rule that accepts", nft("flush chain inet sluice_node forward\n" +
+			strings.Repeat("add rule inet sluice_node forward counter accept\n", 4)), "firewall"},
+		{"a verdict of a rule", nft("flush chain inet sluice_node prerouting\n" +
+			"add rule inet sluice_node prerouting meta l4proto udp ct state established\n" +
+			"add rule inet sluice_node prerouting udp dport 4789 @th,96,24 0x51ce ip saddr != @gateways4 " +
+			"counter accept\n" +
+			"add rule inet sluice_node prerouting udp dport 4789 @th,96,24 0x51ce ip6 saddr != @gateways6 " +
+			"counter drop"),
+			"firewall"},
+		{"a policy", nft("chain inet sluice_node forward { policy drop; }"), "firewall"},
+		{"dormant", nft("table inet sluice_node { flags dormant; }"), "firewall"},
 		{"no firewall", func() error {
 			return exec.Command("nft", "delete", "table", "inet", tableName).Run()
 		}, "firewall"},

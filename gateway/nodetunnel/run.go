@@ -98,7 +98,7 @@ func release(own string) (other bool, err error) {
 
 // complete reports whether devices and firewall are as Apply makes them.
 func (c *Config) complete() bool {
-	list := firewall(c.Tunnel)
+	list := firewall(c)
 	for _, d := range devices {
 		if !d.v6() || hasIPv6() {
 			list = append(list, d.check(c.Tunnel)...)

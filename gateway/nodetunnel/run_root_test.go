@@ -80,6 +80,11 @@ func testRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	until("the firewall again", c.complete)
+	other := &Config{Tunnel: c.Tunnel, Gateways: []netip.Prefix{netip.MustParsePrefix("10.0.1.9/32")}}
+	if _, err := Apply(other); err != nil {
+		t.Fatal(err)
+	}
+	until("its gateways again", c.complete)
 	// An update that is taken back: the first of two Runs stays.
 	second := owner()
 	endThird := start()
