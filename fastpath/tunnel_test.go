@@ -19,6 +19,7 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/reason"
@@ -515,6 +516,30 @@ func TestTunnelICMP(t *testing.T) {
 		headertest.SealIPv4(want)
 		if with != node || without != node || !bytes.Equal(in[14:], want[14:]) {
 			t.Errorf("flow %d: node %s, errors %s and %s\n%x, want\n%x", i, node, with, without, in, want)
+		}
+	}
+}
+
+// TestTunnelICMPPinned: an ICMP error without a flow goes to the node that its client is pinned to.
+func TestTunnelICMPPinned(t *testing.T) {
+	all := []string{node1, node2, node3}
+	l := tunnelLab(t, labConfig{}, all...)
+	l.publish(func(b *services.Builder) {
+		f, _ := b.Settings().FrontendByKey(services.FrontendKey{Addr: addr(vip4), Port: 80, Proto: header.ProtoTCP})
+		svc := *f.Service
+		svc.AffinitySeconds, svc.Identity = 60, 7
+		next := *f
+		next.Service = &svc
+		b.SetService(&svc)
+		b.SetFrontend(&next)
+	})
+	reply := headertest.TCP(join(vip4, 80), join(client4, 40000), headertest.ACK)
+	reply.Payload, reply.DF = make([]byte, 1400), true
+	tooBig := headertest.ICMPError("198.51.100.1", vip4, 3, 4, 1280, reply.Bytes(), 28)
+	for _, node := range all {
+		l.pins.Confirm(flowtable.Time(l.now), addr(client4), 7, affinity.Pin{Addr: addr(node), Port: 80}, 60)
+		if _, got := l.toNode(tooBig); got != node {
+			t.Errorf("the error goes to %s, want %s", got, node)
 		}
 	}
 }

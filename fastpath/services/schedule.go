@@ -298,9 +298,13 @@ func (svc *Service) FindNode(snap *Snapshot, fold uint32) BackendRef {
 // none. client is the tuple from client to frontend. It is the node that a new flow gets, unless
 // its Service pins clients.
 func (s *Snapshot) Node(f *Frontend, client *header.Tuple) BackendRef {
-	rule := &f.Outside
+	return s.Choose(f, s.Nodes(f, client), &Draw{Tuple: client, DryRun: true}).Backend
+}
+
+// Nodes returns the nodes that new flows of a client get.
+func (s *Snapshot) Nodes(f *Frontend, client *header.Tuple) *EndpointSet {
 	if s.Pods.Contains(client.Src) {
-		rule = &f.Pod
+		return f.Pod.Set
 	}
-	return s.Choose(f, rule.Set, &Draw{Tuple: client, DryRun: true}).Backend
+	return f.Outside.Set
 }
