@@ -358,7 +358,7 @@ func TestNodeManifests(t *testing.T) {
 		hostPaths(&pod)); diff != "" {
 		t.Errorf("mounts from the host, -want +got:\n%s", diff)
 	}
-	want := []string{"/bin/sluice", "node", "check", c.Args[2], c.Args[3]}
+	want := append([]string{"/bin/sluice", "node", "check"}, c.Args[2:]...)
 	if diff := gocmp.Diff(want, c.ReadinessProbe.Exec.Command); diff != "" || !strings.HasPrefix(c.Args[2], "--vni=") {
 		t.Errorf("the probe of %q, -want +got:\n%s", c.Args, diff)
 	}
