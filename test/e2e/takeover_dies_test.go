@@ -92,18 +92,23 @@ func TestTakeOverStopped(t *testing.T) {
 	if err := syscall.Kill(second, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	want := load.Answered() + 5000
-	forwards := func(context.Context) error {
-		if got := load.Answered(); got < want {
-			return fmt.Errorf("%d datagrams answered, want %d", got, want)
+	late := false // on a busy machine the signal may come when the next process has everything
+	answers := func(n int) func(context.Context) error {
+		want := load.Answered() + uint64(n)
+		return func(context.Context) error {
+			late = late || strings.Contains(l.gate.Log(), "handed over to the next process")
+			if got := load.Answered(); got < want {
+				return fmt.Errorf("%d datagrams answered, want %d", got, want)
+			}
+			return nil
 		}
-		return nil
 	}
 	// At most until the running process does not wait for ready or taken any more.
-	if err := topo.Until(l.ctx, 20*time.Second, 10*time.Millisecond, forwards); err != nil {
+	if err := topo.Until(l.ctx, 20*time.Second, 10*time.Millisecond, answers(5000)); err != nil && !late {
 		t.Errorf("while the next process is stopped: %v\n%s", err, l.gate.Log())
 	}
-	if full() {
+	stopped := !late
+	if full() && stopped {
 		time.Sleep(12 * time.Second) // longer than any wait of the running one
 	}
 	if err := syscall.Kill(second, syscall.SIGCONT); err != nil {
@@ -116,11 +121,10 @@ func TestTakeOverStopped(t *testing.T) {
 	if _, err := l.gate.Applied(l.ctx); err != nil {
 		t.Fatalf("%v\n%s", err, l.gate.Log())
 	}
-	if full() && left != first {
+	if full() && stopped && left != first {
 		t.Errorf("process %d forwards, want %d", left, first)
 	}
-	want = load.Answered() + 1000
-	if err := topo.Until(l.ctx, 20*time.Second, 10*time.Millisecond, forwards); err != nil {
+	if err := topo.Until(l.ctx, 20*time.Second, 10*time.Millisecond, answers(1000)); err != nil {
 		t.Errorf("afterwards: %v\n%s", err, l.gate.Log())
 	}
 	sent, lost, repeated, err := load.Finish()
