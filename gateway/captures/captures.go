@@ -15,9 +15,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/bpf"
@@ -48,11 +50,12 @@ type Config struct {
 type Set struct {
 	c Config
 
-	mu    sync.Mutex // guards the fields below, and Workers.SetTaps
+	began [fastpath.MaxTaps]atomic.Int64 // Unix time in seconds; 0 where no capture runs
+
+	mu    sync.Mutex // guards the fields below, and Workers.SetTaps, which may wait for seconds
 	taps  [fastpath.MaxTaps]*capture.Tap
 	ends  [fastpath.MaxTaps]context.CancelCauseFunc // nil where no capture runs
-	began [fastpath.MaxTaps]time.Time
-	ended error // why no capture may begin, or nil
+	ended error                                     // why no capture may begin, or nil
 }
 
 // New returns a Set without captures.
@@ -97,22 +100,17 @@ func (s *Set) Conditions() []status.ConditionView {
 	if s == nil {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n, oldest := 0, time.Time{}
-	for slot, end := range s.ends {
-		if end == nil {
-			continue
-		}
-		if n++; n == 1 || s.began[slot].Before(oldest) {
-			oldest = s.began[slot]
+	n, oldest := 0, int64(math.MaxInt64)
+	for slot := range s.began {
+		if began := s.began[slot].Load(); began != 0 {
+			n, oldest = n+1, min(oldest, began)
 		}
 	}
 	if n == 0 {
 		return nil
 	}
 	return []status.ConditionView{status.OK("captures", fmt.Sprintf("%d of %d captures run, the oldest since %s; "+
-		"`sluice events` has who began them", n, len(s.ends), oldest.UTC().Format(time.RFC3339)))}
+		"`sluice events` has who began them", n, len(s.began), time.Unix(oldest, 0).UTC().Format(time.RFC3339)))}
 }
 
 func (s *Set) apply(ctx context.Context) error {
@@ -132,7 +130,8 @@ func (s *Set) begin(parent context.Context, tap *capture.Tap) (ctx context.Conte
 			len(s.taps))
 	}
 	ctx, s.ends[slot] = context.WithCancelCause(parent)
-	s.taps[slot], s.began[slot] = tap, time.Now()
+	s.taps[slot] = tap
+	s.began[slot].Store(time.Now().Unix())
 	if err := s.apply(parent); err != nil {
 		s.remove(slot)
 		return nil, 0, fmt.Errorf("the capture cannot begin: %w", err)
@@ -148,6 +147,7 @@ func (s *Set) remove(slot int) {
 	}
 	s.ends[slot](nil)
 	s.ends[slot] = nil
+	s.began[slot].Store(0)
 }
 
 // Bounds of a capture's memory: the rings of all workers together have ringsBytes for packets, and

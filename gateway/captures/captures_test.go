@@ -317,8 +317,28 @@ func TestConditions(t *testing.T) {
 	if c := s.Conditions(); len(c) != 1 || c[0].Level != "ok" || !strings.HasPrefix(c[0].Detail, "1 of 4 captures") {
 		t.Errorf("with one: %+v", c)
 	}
+	w.mu.Lock() // a worker stalls: the next capture waits, and the status does not
+	second := make(chan struct{})
+	go func() {
+		defer close(second)
+		_, _ = s.Run(ctx, &status.CaptureQuery{}, &buffer{})
+	}()
+	two := make(chan struct{})
+	go func() {
+		for !strings.HasPrefix(s.Conditions()[0].Detail, "2 of 4 captures") {
+			time.Sleep(time.Millisecond)
+		}
+		close(two)
+	}()
+	select {
+	case <-two:
+	case <-time.After(10 * time.Second):
+		t.Error("the condition waits for a worker that stalls")
+	}
+	w.mu.Unlock()
 	cancel()
 	<-done
+	<-second
 	if c := s.Conditions(); len(c) != 0 {
 		t.Errorf("after it: %+v", c)
 	}
