@@ -86,9 +86,12 @@ type List struct {
 	configured map[netip.Prefix]bool
 	operator   map[netip.Prefix]uint64 // until then, CLOCK_BOOTTIME; 0: without an end
 	offset     int64                   // nanoseconds from CLOCK_BOOTTIME to the wall clock, at its last step
-	refused    error                   // why the kernel program does not have the list
-	lost       error                   // why the previous process's entries are lost; nil after a change
-	unsaved    error                   // why the file does not have the list
+	// saved are the ends of entries of the file, if the machine has just booted: the wall clock may
+	// be wrong until it is set (clockSettles), so these ends follow its steps.
+	saved   map[netip.Prefix]time.Time
+	refused error // why the kernel program does not have the list
+	lost    error // why the previous process's entries are lost; nil after a change
+	unsaved error // why the file does not have the list
 
 	applying sync.Mutex // one call of apply at a time
 	inForce  map[netip.Prefix]xdpprog.Denial
@@ -112,13 +115,20 @@ func New(c Config, configured []netip.Prefix) *List {
 		l.lost = err
 	}
 	for p, until := range saved {
-		end := uint64(0)
-		if !until.IsZero() {
-			end = uint64(max(1, until.UnixNano()-l.offset)) // before the boot: it is over
-		}
-		l.operator[p] = end
+		l.operator[p] = l.end(until)
+	}
+	if nanos < clockSettles {
+		l.saved = saved
 	}
 	return l
+}
+
+// end returns an end by CLOCK_BOOTTIME; 0 if there is none. l.mu must be held.
+func (l *List) end(until time.Time) uint64 {
+	if until.IsZero() {
+		return 0
+	}
+	return uint64(max(1, until.UnixNano()-l.offset)) // before the boot: it is over
 }
 
 // until returns an end by the wall clock; zero if there is none. l.mu must be held.
@@ -210,6 +220,11 @@ func (l *List) change(f func(map[netip.Prefix]uint64) error) error {
 		return err
 	}
 	l.mu.Lock()
+	for p := range l.saved {
+		if end, ok := next[p]; !ok || end != l.operator[p] {
+			delete(l.saved, p) // denied anew, or not any more
+		}
+	}
 	l.operator, l.lost, l.unsaved = next, nil, nil
 	l.mu.Unlock()
 	return nil
@@ -309,6 +324,9 @@ const (
 	// clockSlack.
 	lookEvery  = time.Minute
 	clockSlack = time.Second
+
+	// clockSettles is how long after a boot the wall clock may be wrong, in nanoseconds.
+	clockSettles = uint64(10 * time.Minute)
 )
 
 // Run keeps the list in force, and removes entries that are over, until ctx ends.
@@ -383,7 +401,8 @@ func (l *List) tidy() {
 	l.mu.Lock()
 	next := maps.Clone(l.operator)
 	for p, end := range next {
-		if over(end, now) {
+		_, unsure := l.saved[p]
+		if over(end, now) && !(unsure && now < clockSettles) {
 			ended = append(ended, p)
 			delete(next, p)
 		}
@@ -391,6 +410,11 @@ func (l *List) tidy() {
 	stepped := time.Duration(offset-l.offset).Abs() > clockSlack
 	if stepped {
 		l.offset = offset
+		for p, until := range l.saved {
+			if _, ok := next[p]; ok {
+				next[p] = l.end(until)
+			}
+		}
 	}
 	stale := len(ended) > 0 || stepped && len(next) > 0 || l.unsaved != nil
 	l.operator = next
@@ -416,8 +440,9 @@ func (l *List) Views() ([]status.DenialView, error) {
 	for p := range l.configured {
 		list = append(list, status.DenialView{Client: p, From: status.DeniedByConfiguration, Packets: packets[p]})
 	}
+	now, _ := l.c.Clock()
 	for p, end := range l.operator {
-		if !l.configured[p] {
+		if !l.configured[p] && !over(end, now) {
 			list = append(list, status.DenialView{Client: p, From: status.DeniedByOperator, Until: l.until(end),
 				Packets: packets[p]})
 		}

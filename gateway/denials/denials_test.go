@@ -284,6 +284,37 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
+// TestClockIsSetAfterABoot: the wall clock is wrong when the machine boots, and is set later: an
+// entry of the file ends at its time by the right clock.
+func TestClockIsSetAfterABoot(t *testing.T) {
+	for _, wrong := range []time.Duration{-8 * time.Hour, 8 * time.Hour} {
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			g, off, booted := &gateway{}, time.Duration(0), time.Now().Add(-time.Hour)
+			c := g.config(dir)
+			c.Clock = func() (uint64, time.Time) { return uint64(time.Since(booted)), time.Now().Add(off) }
+			l, end := start(t, c)
+			if _, err := l.Deny(t.Context(), prefix("192.0.2.0/24"), time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			end()
+			booted, off = time.Now().Add(-20*time.Second), wrong
+			_, end = start(t, c)
+			time.Sleep(5 * time.Minute)
+			off = 0
+			time.Sleep(50 * time.Minute)
+			if d, _ := g.state(); d != "192.0.2.0/24" {
+				t.Errorf("clock off by %v: denied %q after 55 minutes", wrong, d)
+			}
+			time.Sleep(10 * time.Minute)
+			if d, _ := g.state(); d != "" {
+				t.Errorf("clock off by %v: denied %q after 65 minutes", wrong, d)
+			}
+			end()
+		})
+	}
+}
+
 // TestUnsavedEnd: an entry that is over does not apply, while the file cannot be written. That is
 // tried each retryEvery.
 func TestUnsavedEnd(t *testing.T) {
