@@ -174,7 +174,7 @@ func TestNone(t *testing.T) {
 		t.Errorf("with a failure: exit %d, %s", code, errs)
 	}
 	code, _, errs, _ = fleet(t, "", "-l", "only-a", "who", "10.0.1.2:21360")
-	if code != 3 || !strings.Contains(errs, "a: no flow had the source\nkubectl sluice: no gateway has found it") {
+	if code != 3 || !strings.Contains(errs, "a: no flow had the source\nkubectl sluice: no gateway had a flow") {
 		t.Errorf("nobody: exit %d, %s", code, errs)
 	}
 }

@@ -176,7 +176,7 @@ func (s *session) note(node string, notes ...string) {
 }
 
 // errNone is the result of a command that has found nothing on any gateway.
-var errNone = errors.New("no gateway has found it")
+var errNone = errors.New("no gateway had a flow with this source at that time")
 
 // failed returns an error that names the gateways without a good answer. One gateway that has found
 // something is enough.

@@ -38,6 +38,7 @@ var ExitCodes = []ExitCode{
 	{Failure, "sluice probe", "not live, or not ready"},
 	{Failure, "sluice-announcer status", "the announcer does not answer, or has stalled"},
 	{Failure, "kubectl sluice", "a gateway failed or did not answer; the others' answers are printed"},
+	{Findings, "kubectl sluice who", "no gateway had a flow with the source at that time"},
 }
 
 // ExitCodesTopic returns the help topic about exit codes.

@@ -5,13 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 )
 
 // An answer that is one value is in memory until the client has read it: tens of megabytes for the
 // backends of a large cluster. So each kind of request has answersAtOnce answers in memory at most;
-// the next waits for slotTimeout and is then refused. One of smallAnswer bytes does not count while
-// it is written, so that nobody can keep others from a short answer.
+// the next waits for slotTimeout and is then refused. An answer counts while it is made, and also
+// while it is written if it has more than smallAnswer bytes, so that nobody can keep others from a
+// short one.
 const (
 	answersAtOnce = 2
 	slotTimeout   = 5 * time.Second
@@ -30,15 +32,15 @@ func (s *Server) answers(value func(*http.Request) (any, error)) http.HandlerFun
 		case <-r.Context().Done():
 			return
 		case <-time.After(s.slotTimeout):
-			s.fail(w, http.StatusServiceUnavailable, fmt.Errorf("other clients have not read their %d answers to %s "+
-				"yet, and the daemon keeps no more in memory: try again", answersAtOnce, r.URL.Path))
+			s.fail(w, http.StatusServiceUnavailable, fmt.Errorf("%d answers to %s are being made, or are not "+
+				"read yet, and the daemon has no memory for more: try again", answersAtOnce, r.URL.Path))
 			return
 		}
+		free := sync.OnceFunc(func() { <-slots })
+		defer free() // also after a panic
 		body, err := encode(value, r)
 		if len(body) <= smallAnswer {
-			<-slots
-		} else {
-			defer func() { <-slots }()
+			free()
 		}
 		var bad badRequest
 		switch {

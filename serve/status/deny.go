@@ -57,14 +57,18 @@ func (s *Server) deny(w http.ResponseWriter, r *http.Request) {
 	s.reply(w, v)
 }
 
+// maxFor is the longest time for which a client is denied, except without an end.
+const maxFor = 10 * 365 * 24 * time.Hour
+
 // parseFor parses how long a client is denied; 0 is without an end.
 func parseFor(text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
 	}
 	d, err := time.ParseDuration(text)
-	if err != nil || d <= 0 {
-		return 0, fmt.Errorf("%q is no time for which a client can be denied, write one such as 90s, 15m or 24h", text)
+	if err != nil || d <= 0 || d > maxFor {
+		return 0, fmt.Errorf("%q is no time for which a client can be denied, write one such as 90s, 15m or 24h, of at "+
+			"most 10 years", text)
 	}
 	return d, nil
 }
