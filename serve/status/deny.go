@@ -67,7 +67,7 @@ func parseFor(text string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 || d > maxFor {
-		return 0, fmt.Errorf("%q is no time for which a client can be denied, write one such as 90s, 15m or 24h, of at "+
+		return 0, fmt.Errorf("%q is no time for which a client can be denied, write one such as 90s, 15m or 24h, at "+
 			"most 10 years", text)
 	}
 	return d, nil

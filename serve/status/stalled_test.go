@@ -157,7 +157,7 @@ func TestUnreadAnswers(t *testing.T) {
 	}
 	slow := []net.Conn{get("/backends", 1), get("/backends", 1)}
 	_, err = client.Backends(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "2 answers to /"+status.Revision+"/backends are being made, or are not read") {
+	if err == nil || !strings.Contains(err.Error(), "backends are being made, or are not read yet") {
 		t.Errorf("a third answer: %v", err)
 	}
 	for range 2 {
