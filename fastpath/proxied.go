@@ -86,14 +86,19 @@ func (w *Worker) replyProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, deci
 		w.flows.Saw(ref, flowtable.Established, true, w.planner.Now)
 		in = w.flows.Insertion(ref)
 	}
+	ack := p.TCPFlags&(header.TCPACK|header.TCPRST) == header.TCPACK
+	if ack && in.ComesRound(p.segment.Ack) && w.verify(p) {
+		w.flows.HeaderPast(ref)
+		in = w.flows.Insertion(ref)
+	}
 	switch rst := p.TCPFlags&header.TCPRST != 0; {
 	case !in.Sent && !rst && (!p.segment.Data || w.flows.Flow(ref).State() == flowtable.SynSeen):
 		return 0, w.deliver(p, ref, flowtable.ReplySide) // only its SYN-ACK and its data change the handshake
 	case in.Sent && w.flows.AnswersHidden(ref, &p.segment):
 		return 0, w.endLost(p, ref)
-	case in.Acked && !rst && !p.segment.Data && p.segment.Ack-in.First < in.Bytes:
+	case in.Acked && !in.Past && !rst && !p.segment.Data && p.segment.Ack-in.First < in.Bytes:
 		return 0, drop(reason.ProxyHandshake) // late, or of another connection
-	case !in.Pending() || p.TCPFlags&(header.TCPACK|header.TCPRST) != header.TCPACK || !w.verify(p):
+	case !in.Pending() || !ack || !w.verify(p):
 		return ref, queued
 	}
 	switch acked := p.segment.Ack - in.First; {
@@ -293,8 +298,9 @@ const maxVLANBytes = uint64(len(nexthop.Hop{}.VLAN)) * header.VLANBytes
 // SYN-ACK that the flow has not noted, a SYN that is fragmented, in several buffers or has other
 // flags, all but an RST before the handshake is proven, and bytes with the header's sequence
 // numbers before it is acknowledged. After that, a segment at the header's place could be a copy of
-// the ACK that completes a handshake by a SYN cookie. The bytes of a fragmented segment may all be
-// in later fragments.
+// the ACK that completes a handshake by a SYN cookie, unless the client has sent 4 GiB since
+// (flowtable.Insertion.CookieValid). The bytes of a fragmented segment may all be in later
+// fragments.
 func (w *Worker) shift(p *packet, ref flowtable.Ref, side flowtable.Side) bool {
 	if p.Fragment == header.LaterFragment {
 		return true

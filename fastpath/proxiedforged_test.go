@@ -395,3 +395,41 @@ func TestProxyFragments(t *testing.T) {
 		t.Errorf("after that %d fragments left, want 3; drops %v", n, l.drops())
 	}
 }
+
+// TestProxyComesRound: after 4 GiB the client's bytes and the backend's ACKs have the header's
+// numbers again, within the two minutes in which a cookie is valid as well. They pass, but not on a
+// connection that an end has reset or closed, whatever the client sends behind that.
+func TestProxyComesRound(t *testing.T) {
+	const first = headertest.ISN + 1
+	round := func(t *testing.T) *proxyFlow {
+		f := newProxyFlow(t)
+		for at := uint32(first); at-first < 7<<29; at += 1 << 29 {
+			f.pass(t, fromClient(headertest.ACK, at, first, "x"))
+			f.pass(t, f.fromBackend(headertest.ACK, first, at+28))
+		}
+		f.pass(t, f.fromBackend(headertest.ACK, first, first-1))
+		return f
+	}
+	t.Run("open", func(t *testing.T) {
+		f := round(t)
+		for range 2 {
+			if s := f.pass(t, fromClient(headertest.ACK, first-28, first, "data")); s.seq != first {
+				t.Errorf("the client's bytes left as %+v", s)
+			}
+		}
+		if s := f.pass(t, f.fromBackend(headertest.ACK, first, first+4)); s.ack != first+4-28 {
+			t.Errorf("the backend's ACK left as %+v", s)
+		}
+	})
+	for name, flags := range map[string]uint8{"reset": headertest.RST, "closed": headertest.FIN | headertest.ACK} {
+		t.Run(name, func(t *testing.T) {
+			f := round(t)
+			f.pass(t, fromClient(flags, first-29, first, ""))
+			f.pass(t, fromClient(headertest.ACK, first-29, first, "x"))
+			f.pass(t, f.fromBackend(headertest.ACK, first, first-1)) // was in flight
+			f.send(0, fromClient(headertest.ACK, first-28, first, "data"), fromClient(headertest.ACK, first-28, first, ""))
+			f.nothing(f.nic)
+			f.wantDrop(reason.ProxyHandshake, 2)
+		})
+	}
+}

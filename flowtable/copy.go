@@ -189,8 +189,10 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 		if s != m.State() {
 			n = m.WithState(s).At(now.Ticks()) &^ conn.MetaNotes
 		}
-		if n &^= conn.MetaHeaderAcked; r.HeaderAcked {
+		if r.HeaderAcked {
 			n |= conn.MetaHeaderAcked
+		} else {
+			n &^= conn.MetaHeaderAcked | conn.MetaHeaderPast
 		}
 		if n != m && !f.swap(m, n) {
 			continue

@@ -26,8 +26,12 @@ type Insertion struct {
 	// Reset: one end sent an RST, and no later packet has shown that the connection lives on.
 	Reset bool
 	// CookieValid: the header was acknowledged so recently that the backend may still accept the
-	// SYN cookie by which the connection began.
+	// SYN cookie by which the connection began. It is false of an open connection on which the
+	// header is Past: there a segment at the header's place is the client's next one.
 	CookieValid bool
+	// Past: the backend has acknowledged so much behind the header that the client's bytes may
+	// have the header's numbers again.
+	Past bool
 }
 
 // cookieTicks is how long Linux accepts a SYN cookie (MAX_SYNCOOKIE_AGE in include/net/tcp.h).
@@ -46,7 +50,30 @@ func (h *Handle) Insertion(r Ref) Insertion {
 			Sent: m.HeaderSent(), Acked: m.HeaderAcked(),
 		},
 		Ack: word + 1, Reset: m.Reset(),
-		CookieValid: m.HeaderAcked() && h.now.Ticks().Since(Ticks(word)) < cookieTicks,
+		CookieValid: m.HeaderAcked() && h.now.Ticks().Since(Ticks(word)) < cookieTicks &&
+			!(m.HeaderPast() && m.Undisturbed()),
+		Past: m.HeaderPast(),
+	}
+}
+
+// pastBytes is the minimum that a backend has acknowledged when the client's bytes may have the
+// PROXY header's sequence numbers again: 4 GiB less the largest window (RFC 7323 section 2.3).
+const pastBytes = 3 << 30
+
+// ComesRound reports whether a backend's acknowledgement number shows that the PROXY header is
+// Past, and that this is not known.
+func (i *Insertion) ComesRound(ack uint32) bool {
+	return i.Acked && !i.Past && ack-i.First >= pastBytes
+}
+
+// HeaderPast must be called when the backend has acknowledged a number that ComesRound. Until an
+// end closes or resets the connection, the client may then send at the header's place.
+func (h *Handle) HeaderPast(r Ref) {
+	for f := h.Flow(r); ; {
+		m := f.load()
+		if !m.HeaderAcked() || f.swap(m, m|conn.MetaHeaderPast) {
+			return
+		}
 	}
 }
 
