@@ -143,10 +143,19 @@ func (w *Worker) misses(p *packet, in *flowtable.Insertion) bool {
 
 // openProxied updates a flow with a PROXY header by the answer to a SYN before it is forwarded:
 // shift forwards only an answer that the flow has noted. An answer to another SYN than the one that
-// opened the flow ends it. In a group that SYN may have passed another gateway.
+// opened the flow ends it. In a group that SYN may have passed another gateway. While the flow's
+// SYN has no answer, the flow is made again with the other number instead: the client has got no
+// SYN cookie yet, and a cookie that arrives later is not forwarded.
 func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verdict) {
 	opening, later := w.flows.Answers(ref, &p.segment)
 	switch {
+	case later && p.segment.SYNACK() && w.flows.Flow(ref).State() == flowtable.SynSeen:
+		var v decide.Verdict
+		if !w.verify(p) {
+			return 0, drop(reason.ProxyHandshake)
+		} else if ref, v = w.renumber(ref, p.segment.Ack-1); ref == 0 {
+			return 0, v
+		}
 	case !opening && p.segment.SYNACK() && (later || w.c.Copies != nil):
 		return 0, w.endLost(p, ref)
 	case !opening || w.flows.Insertion(ref).Sent && !w.flows.Answered(ref, &p.segment):
@@ -160,6 +169,24 @@ func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decid
 		w.planner.Stood(ref)
 	}
 	return ref, queued
+}
+
+// renumber makes a flow whose SYN has no answer again, as one that a SYN with another number opened.
+// The number of a live flow cannot change (ADR 36). It returns 0 and the verdict if the flow cannot
+// be made.
+func (w *Worker) renumber(ref flowtable.Ref, syn uint32) (flowtable.Ref, decide.Verdict) {
+	var toBackend, toClient header.Tuple
+	w.flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
+	w.flows.Outgoing(ref, flowtable.ReplySide, &toClient)
+	service, backend := w.flows.Flow(ref).Owner()
+	tracked := w.flows.Tracked(ref)
+	w.flows.DeleteFor(ref, flowtable.EndRenumbered)
+	return w.restore(&flowtable.NewFlow{
+		Client: toClient.Reverse(), Backend: toBackend.Dst, BackendPort: toBackend.DstPort,
+		Source: toBackend.Src, SourcePort: toBackend.SrcPort,
+		Service: service, BackendRef: backend, SYN: syn, HasSYN: true, Proxied: true,
+		Tracked: tracked,
+	}, drop(reason.ProxyHandshake))
 }
 
 // endLost ends a flow whose backend has no connection with the flow's numbers, as its packet shows,

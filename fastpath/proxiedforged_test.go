@@ -140,6 +140,29 @@ func TestProxyReopened(t *testing.T) {
 	}
 }
 
+// TestProxyGivenUp: a client that gives up before its SYN has an answer, and connects from the same
+// port with another number, gets the answer to its second SYN at once. The answer to the first one
+// does not reach it.
+func TestProxyGivenUp(t *testing.T) {
+	const second = headertest.ISN + 100_000
+	l := newLab(t, labConfig{edit: proxied})
+	f := &proxyFlow{lab: l, nic: l.workers[0].nic}
+	l.send(0, fromClient(headertest.SYN, headertest.ISN, 0, ""))
+	_, h := l.out(f.nic)
+	from, to := ends(&h.Tuple)
+	f.src, f.dst = from.String(), to.String()
+	f.pass(t, fromClient(headertest.SYN, second, 0, ""))
+	if s := f.pass(t, f.fromBackend(headertest.SYN|headertest.ACK, 777, second+1)); s.ack != second+1 {
+		t.Fatalf("the SYN-ACK left as %+v", s)
+	}
+	f.send(0, f.fromBackend(headertest.SYN|headertest.ACK, 555, headertest.ISN+1))
+	f.nothing(f.nic, f.host())
+	s := f.pass(t, fromClient(headertest.ACK, second+1, 778, ""))
+	if s.seq != second+1 || !bytes.Equal(s.data, wantHeader(join(client4, 40000), join(vip4, 80))) {
+		t.Errorf("first came %+v", s)
+	}
+}
+
 // TestProxyForged: a client that knows each number that a backend of Linux uses, because the
 // backend's initial sequence numbers follow a clock, cannot put its own bytes first into a
 // connection that the backend begins while the flow is of an earlier one. Neither can it learn the
