@@ -143,9 +143,9 @@ func (w *Worker) misses(p *packet, in *flowtable.Insertion) bool {
 
 // openProxied updates a flow with a PROXY header by the answer to a SYN before it is forwarded:
 // shift forwards only an answer that the flow has noted. An answer to another SYN than the one that
-// opened the flow ends it. In a group that SYN may have passed another gateway. While the flow's
-// SYN has no answer, the flow is made again with the other number instead: the client has got no
-// SYN cookie yet, and a cookie that arrives later is not forwarded.
+// opened the flow ends it. In a group that SYN may have passed another gateway.
+// While the flow's SYN has no answer, the flow is made again with the other number instead: the
+// client has got no SYN cookie yet, and a cookie that arrives later is not forwarded.
 func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verdict) {
 	opening, later := w.flows.Answers(ref, &p.segment)
 	switch {
@@ -171,9 +171,9 @@ func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decid
 	return ref, queued
 }
 
-// renumber makes a flow whose SYN has no answer again, as one that a SYN with another number opened.
-// The number of a live flow cannot change (ADR 36). It returns 0 and the verdict if the flow cannot
-// be made.
+// renumber makes a flow whose SYN has no answer again, as one that a SYN with another number has
+// opened. The number of a live flow cannot change (ADR 36). It returns 0 and the verdict if the
+// flow cannot be made.
 func (w *Worker) renumber(ref flowtable.Ref, syn uint32) (flowtable.Ref, decide.Verdict) {
 	var toBackend, toClient header.Tuple
 	w.flows.Outgoing(ref, flowtable.ClientSide, &toBackend)

@@ -450,7 +450,9 @@ func TestProxyComesRound(t *testing.T) {
 			f.pass(t, fromClient(flags, first-29, first, ""))
 			f.pass(t, fromClient(headertest.ACK, first-29, first, "x"))
 			f.pass(t, f.fromBackend(headertest.ACK, first, first-1)) // was in flight
-			f.send(0, fromClient(headertest.ACK, first-28, first, "data"), fromClient(headertest.ACK, first-28, first, ""))
+			for _, data := range []string{"data", ""} {
+				f.send(0, fromClient(headertest.ACK, first-28, first, data))
+			}
 			f.nothing(f.nic)
 			f.wantDrop(reason.ProxyHandshake, 2)
 		})
