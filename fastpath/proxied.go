@@ -143,7 +143,9 @@ func (w *Worker) misses(p *packet, in *flowtable.Insertion) bool {
 
 // openProxied updates a flow with a PROXY header by the answer to a SYN before it is forwarded:
 // shift forwards only an answer that the flow has noted. An answer to another SYN than the one that
-// opened the flow ends it. In a group that SYN may have passed another gateway.
+// opened the flow ends it. In a group that SYN may have passed another gateway, whose hidden number
+// is another one, so any SYN-ACK may be the answer. On a connection in use it is a late one to an
+// earlier user of the port; if not, the backend repeats it when the connection is no longer in use.
 // While the flow's SYN has no answer, the flow is made again with the other number instead: the
 // client has got no SYN cookie yet, and a cookie that arrives later is not forwarded.
 func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verdict) {
@@ -156,7 +158,7 @@ func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decid
 		} else if ref, v = w.renumber(ref, p.segment.Ack-1); ref == 0 {
 			return 0, v
 		}
-	case !opening && p.segment.SYNACK() && (later || w.c.Copies != nil):
+	case !opening && p.segment.SYNACK() && (later || w.c.Copies != nil && !w.flows.InUse(ref)):
 		return 0, w.endLost(p, ref)
 	case !opening || w.flows.Insertion(ref).Sent && !w.flows.Answered(ref, &p.segment):
 		return 0, drop(reason.ProxyHandshake)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/fastpath/copies"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/reason"
@@ -160,6 +161,27 @@ func TestProxyGivenUp(t *testing.T) {
 	s := f.pass(t, fromClient(headertest.ACK, second+1, 778, ""))
 	if s.seq != second+1 || !bytes.Equal(s.data, wantHeader(join(client4, 40000), join(vip4, 80))) {
 		t.Errorf("first came %+v", s)
+	}
+}
+
+// TestProxyForeignAnswer: in a group a SYN-ACK that answers none of the flow's SYNs may answer one
+// that passed another gateway. It ends no connection in use.
+func TestProxyForeignAnswer(t *testing.T) {
+	const first = headertest.ISN + 1
+	l := newLab(t, labConfig{edit: proxied, board: copies.NewBoard(1, func() {})})
+	f := &proxyFlow{lab: l, nic: l.workers[0].nic}
+	f.src, f.dst = l.proxyHandshake(t)
+	f.pass(t, fromClient(headertest.ACK, first, first, ""))
+	f.pass(t, f.fromBackend(headertest.ACK, first, first+28))
+	foreign := f.fromBackend(headertest.SYN|headertest.ACK, 777, 4242)
+	f.send(0, foreign)
+	f.nothing(f.nic, f.host())
+	if s := f.pass(t, fromClient(headertest.ACK, first, first, "data")); s.seq != first+28 {
+		t.Errorf("the data left as %+v", s)
+	}
+	f.step(3 * time.Second)
+	if s := f.pass(t, foreign); s.flags != headertest.RST {
+		t.Errorf("the backend of an idle connection got %+v", s)
 	}
 }
 

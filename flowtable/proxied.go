@@ -101,6 +101,13 @@ func (h *Handle) Answers(r Ref, s *Segment) (opening, later bool) {
 	return opening, !opening && m&(conn.MetaOpening|conn.MetaReopened) != conn.MetaOpening
 }
 
+// InUse reports whether the backend has acknowledged the PROXY header of a flow, and packets have
+// shown within the last two seconds that the connection lives on.
+func (h *Handle) InUse(r Ref) bool {
+	m := h.Flow(r).load()
+	return m.HeaderAcked() && !m.Reset() && !m.State().Over() && h.now.Ticks().Since(m.Seen()) < 2*conn.RefreshTicks
+}
+
 // Answered reports whether a segment is the SYN-ACK, or a copy of it, that began the connection of
 // a flow with a PROXY header. After any other SYN-ACK the header would not be first.
 func (h *Handle) Answered(r Ref, s *Segment) bool {
