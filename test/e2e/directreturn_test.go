@@ -331,7 +331,7 @@ func (l *lab) onlyGateways(t *testing.T) {
 	out := ""
 	err := topo.Until(ctx, 10*time.Second, 100*time.Millisecond, func(context.Context) error {
 		out, _ = runOn(node, "", daemonBinary, "node", "check", "--vni", fmt.Sprint(directVNI))
-		if !strings.Contains(out, "2 packets from others than gateways dropped") {
+		if !strings.Contains(out, "2 packets from others dropped") {
 			return fmt.Errorf("sluice node check: %s", out)
 		}
 		return nil
