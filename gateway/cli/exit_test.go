@@ -37,7 +37,8 @@ func TestExitCodesOfCommands(t *testing.T) {
 		"sluice who":                       {"who", "10.0.0.1:1", "--files", log},
 		"sluice simulate":                  {"simulate", "--capture", today(t), "--manifests", simulated + "/new"},
 	}
-	others := []string{"", "sluice-announcer status", "kubectl sluice", "kubectl sluice who"} // tested where these programs are
+	// Tested where these programs are.
+	others := []string{"", "sluice-announcer status", "kubectl sluice", "kubectl sluice who"}
 	for _, e := range usage.ExitCodes {
 		args, ok := commands[e.Of]
 		if !ok {
