@@ -210,7 +210,7 @@ func TestValues(t *testing.T) {
 				"        - --gateway=::ffff:10.0.0.1\n        env:\n"},
 		{name: "the probe of a tunnel on nodes", values: values{"nodeTunnel": values{"gateways": []any{"10.0.1.2"}},
 			"config": values{"directReturn": values{"vni": 1<<24 - 1, "port": 8472}}},
-			want: "exec: {command: [/bin/sluice, node, check, --vni=16777215, --port=8472]}"},
+			want: "- --vni=16777215\n            - --port=8472\n            - --gateway=10.0.1.2\n"},
 		{name: "a tunnel on nodes alone", values: tunnel(0, "10.0.1.2"),
 			refusedBecause: "config.directReturn.vni is 0: set it to a number from 1 to 16777215"},
 		{name: "a VNI that is none", values: tunnel(1<<24, "10.0.1.2"),
