@@ -147,11 +147,7 @@ func TestProxyReopened(t *testing.T) {
 func TestProxyGivenUp(t *testing.T) {
 	const second = headertest.ISN + 100_000
 	l := newLab(t, labConfig{edit: proxied})
-	f := &proxyFlow{lab: l, nic: l.workers[0].nic}
-	l.send(0, fromClient(headertest.SYN, headertest.ISN, 0, ""))
-	_, h := l.out(f.nic)
-	from, to := ends(&h.Tuple)
-	f.src, f.dst = from.String(), to.String()
+	f := beginProxied(l)
 	f.pass(t, fromClient(headertest.SYN, second, 0, ""))
 	if s := f.pass(t, f.fromBackend(headertest.SYN|headertest.ACK, 777, second+1)); s.ack != second+1 {
 		t.Fatalf("the SYN-ACK left as %+v", s)
@@ -285,15 +281,21 @@ func TestProxyCookies(t *testing.T) {
 	})
 }
 
-// TestProxyOldConnection: a backend that answers the SYN with an ACK has another connection. The
-// client gets the ACK, to reset that one, and cannot make it the flow's own.
-func TestProxyOldConnection(t *testing.T) {
-	l := newLab(t, labConfig{edit: proxied})
+// beginProxied sends a client's SYN, which the backend has not answered yet.
+func beginProxied(l *lab) *proxyFlow {
 	f := &proxyFlow{lab: l, nic: l.workers[0].nic}
 	l.send(0, fromClient(headertest.SYN, headertest.ISN, 0, ""))
 	_, h := l.out(f.nic)
 	from, to := ends(&h.Tuple)
 	f.src, f.dst = from.String(), to.String()
+	return f
+}
+
+// TestProxyOldConnection: a backend that answers the SYN with an ACK has another connection. The
+// client gets the ACK, to reset that one, and cannot make it the flow's own.
+func TestProxyOldConnection(t *testing.T) {
+	l := newLab(t, labConfig{edit: proxied})
+	f := beginProxied(l)
 	if s := f.pass(t, f.fromBackend(headertest.ACK, 500, headertest.ISN+1)); s.seq != 500 {
 		t.Errorf("the ACK left as %+v", s)
 	}
@@ -443,7 +445,7 @@ func TestProxyFragments(t *testing.T) {
 
 // TestProxyComesRound: after 4 GiB the client's bytes and the backend's ACKs have the header's
 // numbers again, within the two minutes in which a cookie is valid as well. They pass, but not on a
-// connection that an end has reset or closed, whatever the client sends behind that.
+// connection that one end has reset or closed, even if the client sends data afterwards.
 func TestProxyComesRound(t *testing.T) {
 	const first = headertest.ISN + 1
 	round := func(t *testing.T) *proxyFlow {
