@@ -703,8 +703,8 @@ func TestForwardingChanges(t *testing.T) {
 	}
 }
 
-// TestOldTablesAreFreed: a worker keeps no View and no Snapshot in memory but the current ones,
-// whatever it has forwarded by the others.
+// TestOldTablesAreFreed: a worker keeps only the current View and Snapshot in memory, even if it
+// has forwarded packets by earlier ones.
 func TestOldTablesAreFreed(t *testing.T) {
 	nodes := []string{node1, node2, node3}
 	l := tunnelLab(t, labConfig{}, nodes...)

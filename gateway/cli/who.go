@@ -198,10 +198,11 @@ func whoOf(q *flowlog.Query, a *flowlog.Answer, live []status.FlowView, asked bo
 	return v
 }
 
-// match returns the live flows without those that the log has as well, and which holders are alive.
-// The flow table has one flow of a tuple. If the log has its begin and no end, that is the flow,
-// whatever a clock that was set makes of its start. Otherwise it may have ended after the flow
-// table was read and before the log was, and its start tells it from an earlier flow.
+// match returns the live flows that are not in the log, and for each holder whether it is alive.
+// The flow table has one flow of a tuple. If the log has its begin and no end, both are the same
+// flow, even if their starts differ because the clock was set. Otherwise the flow may have ended
+// between the reading of the flow table and of the log; its start distinguishes it from an earlier
+// flow.
 func match(a *flowlog.Answer, live []status.FlowView) (others []status.FlowView, alive []bool) {
 	alive = make([]bool, len(a.Holders))
 	for i := range live {

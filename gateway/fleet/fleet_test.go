@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// fakeKubectl is a kubectl with gateways on nodes a and b, and the pods of EXTRA. Pods whose names
-// say so fail, find nothing or print what they should not.
+// fakeKubectl is a kubectl with gateways on nodes a and b, and the pods of EXTRA. The name
+// of a pod decides whether it fails, finds nothing or prints control characters.
 const fakeKubectl = `#!/bin/sh
 echo "$*" >> "$KUBECTL_LOG"
 case "$*" in

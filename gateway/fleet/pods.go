@@ -124,7 +124,7 @@ func choose(pods []pod) (found []gateway) {
 // node returns the pod's node or, before it has one, its own name.
 func (p *pod) node() string { return cmp.Or(p.Spec.NodeName, p.Metadata.Name) }
 
-// owner identifies what has made the pod, and may replace it.
+// owner returns the UID of the controller that made the pod and may replace it, or the pod's name.
 func (p *pod) owner() string {
 	if owners := p.Metadata.OwnerReferences; len(owners) > 0 {
 		return owners[0].UID

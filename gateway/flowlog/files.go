@@ -203,8 +203,8 @@ func (f *files) tidy(names []string) {
 	}()
 }
 
-// removeOldest removes the oldest files so that the others have max bytes. It keeps those that may
-// get lines.
+// removeOldest removes the oldest files until the rest has at most max bytes. It keeps the newest
+// keptPlain files, which may still be written to.
 func removeOldest(directory string, max int64) {
 	names, _ := written(directory)
 	for i, total := len(names)-1, int64(0); i >= 0; i-- {

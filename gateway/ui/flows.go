@@ -85,7 +85,7 @@ type sums struct {
 
 // A rate is over at least shortestRate: within it, another tab gets the last answer. It is over at
 // most longestRate and ten times the work for an answer: after a longer pause, the next answer has
-// no rates, because those of the pause are not the present ones.
+// no rates, because they would be averages over the pause.
 const (
 	shortestRate = 900 * time.Millisecond // a tab asks each second
 	longestRate  = 10 * time.Second

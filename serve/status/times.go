@@ -109,7 +109,7 @@ func (v TimesView) Minus(earlier *TimesView) TimesView {
 	return v
 }
 
-// follows reports whether all counts are at least those of an earlier view.
+// follows reports whether no count is less than in an earlier view.
 func (v *TimesView) follows(earlier *TimesView) bool {
 	return v.Handshake.follows(&earlier.Handshake) && v.Answer.follows(&earlier.Answer) &&
 		v.RepeatedSYNs >= earlier.RepeatedSYNs && v.RepeatedSYNsAfterAnswer >= earlier.RepeatedSYNsAfterAnswer &&

@@ -193,7 +193,7 @@ func gather(ctx context.Context, p *Part, names *Names) ([]byte, Entry) {
 // closed makes the begin of a JSON value a value: it ends with the last element of a list or object
 // that is complete.
 func closed(text []byte) []byte {
-	var open, ends []byte // the closing brackets of what is open, innermost last; at the end
+	var open, ends []byte // closing brackets of the open values, innermost last: at i, and at end
 	list := bytes.HasPrefix(text, []byte("["))
 	end, quoted := 0, false
 	for i := 0; i < len(text); i++ {
