@@ -62,7 +62,12 @@ type proxyFlow struct {
 
 func newProxyFlow(t *testing.T) *proxyFlow {
 	t.Helper()
-	l := newLab(t, labConfig{edit: proxied})
+	return acknowledged(t, newLab(t, labConfig{edit: proxied}))
+}
+
+// acknowledged opens a connection in a lab, until the backend has acknowledged its header.
+func acknowledged(t *testing.T, l *lab) *proxyFlow {
+	t.Helper()
 	f := &proxyFlow{lab: l, nic: l.workers[0].nic}
 	f.src, f.dst = l.proxyHandshake(t)
 	f.pass(t, fromClient(headertest.ACK, headertest.ISN+1, headertest.ISN+1, ""))
@@ -164,11 +169,7 @@ func TestProxyGivenUp(t *testing.T) {
 // that passed another gateway. It ends no connection in use.
 func TestProxyForeignAnswer(t *testing.T) {
 	const first = headertest.ISN + 1
-	l := newLab(t, labConfig{edit: proxied, board: copies.NewBoard(1, func() {})})
-	f := &proxyFlow{lab: l, nic: l.workers[0].nic}
-	f.src, f.dst = l.proxyHandshake(t)
-	f.pass(t, fromClient(headertest.ACK, first, first, ""))
-	f.pass(t, f.fromBackend(headertest.ACK, first, first+28))
+	f := acknowledged(t, newLab(t, labConfig{edit: proxied, board: copies.NewBoard(1, func() {})}))
 	foreign := f.fromBackend(headertest.SYN|headertest.ACK, 777, 4242)
 	f.send(0, foreign)
 	f.nothing(f.nic, f.host())
