@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -245,11 +246,12 @@ func TestClockSteps(t *testing.T) {
 	for _, step := range []time.Duration{8 * time.Hour, -8 * time.Hour} {
 		dir := t.TempDir()
 		synctest.Test(t, func(t *testing.T) {
-			g, stepped, booted := &gateway{}, time.Duration(0), uint64(0)
+			g := &gateway{}
+			var stepped, booted atomic.Int64
 			c := g.config(dir)
 			c.Clock = func() (uint64, time.Time) {
 				now := time.Now()
-				return uint64(now.UnixNano()) - 5e17 - booted, now.Add(stepped)
+				return uint64(now.UnixNano() - 5e17 - booted.Load()), now.Add(time.Duration(stepped.Load()))
 			}
 			denied := func(when, want string) {
 				t.Helper()
@@ -262,7 +264,7 @@ func TestClockSteps(t *testing.T) {
 			if _, err := l.Deny(t.Context(), prefix("192.0.2.0/24"), time.Hour); err != nil {
 				t.Fatal(err)
 			}
-			stepped = step
+			stepped.Store(int64(step))
 			time.Sleep(2 * lookEvery)
 			denied("after the step", "192.0.2.0/24")
 			if v := l.Entry(prefix("192.0.2.0/24")); v == nil ||
@@ -273,7 +275,7 @@ func TestClockSteps(t *testing.T) {
 			_, end = start(t, c)
 			denied("in the next process", "192.0.2.0/24")
 			end()
-			booted = 4e17
+			booted.Store(4e17)
 			_, end = start(t, c)
 			time.Sleep(57 * time.Minute)
 			denied("after a boot", "192.0.2.0/24")
@@ -290,18 +292,22 @@ func TestClockIsSetAfterABoot(t *testing.T) {
 	for _, wrong := range []time.Duration{-8 * time.Hour, 8 * time.Hour} {
 		dir := t.TempDir()
 		synctest.Test(t, func(t *testing.T) {
-			g, off, booted := &gateway{}, time.Duration(0), time.Now().Add(-time.Hour)
+			g, booted := &gateway{}, time.Now().Add(-time.Hour)
+			var off atomic.Int64
 			c := g.config(dir)
-			c.Clock = func() (uint64, time.Time) { return uint64(time.Since(booted)), time.Now().Add(off) }
+			c.Clock = func() (uint64, time.Time) {
+				return uint64(time.Since(booted)), time.Now().Add(time.Duration(off.Load()))
+			}
 			l, end := start(t, c)
 			if _, err := l.Deny(t.Context(), prefix("192.0.2.0/24"), time.Hour); err != nil {
 				t.Fatal(err)
 			}
 			end()
-			booted, off = time.Now().Add(-20*time.Second), wrong
+			booted = time.Now().Add(-20 * time.Second)
+			off.Store(int64(wrong))
 			_, end = start(t, c)
 			time.Sleep(5 * time.Minute)
-			off = 0
+			off.Store(0)
 			time.Sleep(50 * time.Minute)
 			if d, _ := g.state(); d != "192.0.2.0/24" {
 				t.Errorf("clock off by %v: denied %q after 55 minutes", wrong, d)
@@ -322,10 +328,11 @@ func TestUnsavedEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gateway{}
 		c := g.config(dir)
-		var full error
-		tries := 0
+		full := errors.New("no space left on device")
+		var isFull atomic.Bool
+		var tries atomic.Int32
 		c.Saves = func(save func() error) error {
-			if tries++; full != nil {
+			if tries.Add(1); isFull.Load() {
 				return full
 			}
 			return save()
@@ -334,11 +341,12 @@ func TestUnsavedEnd(t *testing.T) {
 		if _, err := l.Deny(t.Context(), prefix("192.0.2.0/24"), time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		full, tries = errors.New("no space left on device"), 0
+		isFull.Store(true)
+		tries.Store(0)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if want := int(time.Minute/retryEvery) + 1; tries < want-1 || tries > want {
-			t.Errorf("%d tries in a minute, want %d", tries, want)
+		if n, want := tries.Load(), int32(time.Minute/retryEvery)+1; n < want-1 || n > want {
+			t.Errorf("%d tries in a minute, want %d", n, want)
 		}
 		if views, _ := l.Views(); len(views) != 0 {
 			t.Errorf("entries %+v", views)
@@ -349,7 +357,7 @@ func TestUnsavedEnd(t *testing.T) {
 		if c := l.Conditions(); len(c) != 1 || c[0].Level != "warn" || !strings.Contains(c[0].Detail, full.Error()) {
 			t.Errorf("conditions %+v", c)
 		}
-		full = nil
+		isFull.Store(false)
 		time.Sleep(2 * retryEvery)
 		synctest.Wait()
 		if files, err := os.ReadDir(dir); err != nil || len(files) != 0 || len(l.Conditions()) != 0 {
