@@ -11,6 +11,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/gateway/reach"
 	"sluice.dev/sluice/host/neigh"
+	"sluice.dev/sluice/nat/header"
 )
 
 // impairedEvery is the least interval between two searches for impairments. A search visits all
@@ -20,6 +21,9 @@ const (
 	impairedEvery = time.Second
 	impairedRest  = 20
 )
+
+// silentPerLook bounds the requests of one look: they share the queue with requests of workers.
+const silentPerLook = 64
 
 // vipService is a Service at one of its VIPs.
 type vipService struct {
@@ -55,10 +59,14 @@ type impairments struct {
 	lost map[netip.Addr]bool
 	// ready has, for each next hop of an endpoint, whether the neighbour answered.
 	ready map[nexthop.ID]bool
+	// silent has an endpoint behind each next hop that does not answer.
+	silent    map[nexthop.ID]header.Addr
+	resolveAt time.Time // next call of resolveSilent
 }
 
 // look returns the impairments: the same map as the last time if they are equal.
 func (p *impairments) look(r *routed, now time.Time) map[vipService]string {
+	p.resolveSilent(r.hops, now)
 	links := linksOf(r.facts)
 	unchanged := p.last != nil && r.snapshot == p.of.snapshot && r.ways == p.of.ways && r.view == p.of.view &&
 		slices.Equal(links, p.links) && !p.readinessChanged(r.hops)
@@ -95,9 +103,29 @@ func (p *impairments) readinessChanged(hops *nexthop.Table) bool {
 	return false
 }
 
+// resolveSilent requests the next hops that do not answer, once a second. If another gateway gets
+// the packets of an impaired VIP, no worker of this one requests them, and it would not notice that
+// they answer again.
+func (p *impairments) resolveSilent(hops *nexthop.Table, now time.Time) {
+	if now.Before(p.resolveAt) {
+		return
+	}
+	p.resolveAt = now.Add(time.Second)
+	n := 0
+	for id, endpoint := range p.silent {
+		if hop := hops.Hop(id); hop == nil || hop.Ready {
+			continue
+		}
+		if n++; n > silentPerLook {
+			return
+		}
+		hops.ResolveFirst(endpoint)
+	}
+}
+
 func (p *impairments) find(r *routed) map[vipService]string {
 	before := p.lost
-	p.lost, p.ready = map[netip.Addr]bool{}, map[nexthop.ID]bool{}
+	p.lost, p.ready, p.silent = map[netip.Addr]bool{}, map[nexthop.ID]bool{}, map[nexthop.ID]header.Addr{}
 	found, sets := map[vipService]string{}, map[*services.EndpointSet]string{}
 	r.snapshot.Frontends(func(f *services.Frontend) bool {
 		if f.Kind != services.LoadBalancer || f.Outside.Set == nil {
@@ -169,6 +197,7 @@ func (p *impairments) ofBackend(r *routed, b *services.Backend, before map[netip
 		return ""
 	}
 	if p.ready[route.Hop] = hop.Ready; !hop.Ready {
+		p.silent[route.Hop] = b.Addr
 		return fmt.Sprintf("the next hop %v does not answer", hop.Addr.Netip())
 	}
 	return ""

@@ -25,13 +25,14 @@ type gatewayHost struct {
 	links []reach.Link
 	// silent are endpoints behind a next hop that does not answer.
 	silent map[netip.Addr]bool
+	hops   *nexthop.Table
 	judge  reach.Judge
 	found  impairments
 }
 
 func newGatewayHost() *gatewayHost {
 	h := &gatewayHost{ways: map[netip.Addr]neigh.Way{}, down: map[netip.Addr]bool{}, silent: map[netip.Addr]bool{},
-		links: []reach.Link{{Name: "front"}, {Name: "back"}}}
+		hops: nexthop.NewTable(), links: []reach.Link{{Name: "front"}, {Name: "back"}}}
 	for _, a := range append(endpoints("10.0.0.", 4), endpoints("fd00::", 2)...) {
 		h.ways[a] = neigh.Way{Kind: nexthop.OnLink, Link: 1}
 	}
@@ -78,7 +79,7 @@ func (h *gatewayHost) snapshot() *services.Snapshot {
 // look returns the VIPs that are impaired, in order, with why.
 func (h *gatewayHost) look(now time.Time) (list []string) {
 	facts := &reach.Facts{Links: h.links, Defaults: []int{0}}
-	hops, routes := nexthop.NewTable(), new(bart.Table[nexthop.Route])
+	hops, routes := h.hops, new(bart.Table[nexthop.Route])
 	hops.SetHop(1, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true})
 	hops.SetHop(2, &nexthop.Hop{Kind: nexthop.OnLink, Addr: header.AddrFrom(netip.MustParseAddr("10.9.9.9"))})
 	for a, w := range h.ways {
@@ -165,6 +166,37 @@ func TestImpaired(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestSilentHopsAreResolved: while a next hop of an endpoint does not answer, it is requested once a
+// second, because no worker requests it once another gateway gets the packets.
+func TestSilentHopsAreResolved(t *testing.T) {
+	t.Parallel()
+	h, now := newGatewayHost(), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	requests := func(within time.Duration) (list []string) {
+		for range within / (100 * time.Millisecond) {
+			h.look(now)
+			now = now.Add(100 * time.Millisecond)
+		}
+		for len(h.hops.FirstRequests()) > 0 {
+			a := (<-h.hops.FirstRequests()).Addr
+			list = append(list, a.Netip().String())
+		}
+		return list
+	}
+	if got := requests(5 * time.Second); len(got) > 0 {
+		t.Errorf("all answer: requests %q", got)
+	}
+	h.silent[endpoints("10.0.0.", 1)[0]] = true
+	requests(2 * time.Second) // the look that finds it
+	if got := requests(5 * time.Second); len(got) != 5 || got[0] != "10.0.0.1" {
+		t.Errorf("one does not answer: requests %q, want 5 for 10.0.0.1", got)
+	}
+	clear(h.silent)
+	requests(2 * time.Second)
+	if got := requests(5 * time.Second); len(got) > 0 {
+		t.Errorf("it answers again: requests %q", got)
 	}
 }
 

@@ -154,7 +154,14 @@ var failures = []failure{
 	{"the packet process is killed, hold 0", 500 * time.Millisecond, func(m *member) error { return m.gate.Kill() },
 		func(m *member) error { return m.gate.Start(m.s.ctx) }, "", false},
 	{"its interface is down", 500 * time.Millisecond, func(m *member) error { return m.setLink(netlink.LinkSetDown) },
-		func(m *member) error { return m.setLink(netlink.LinkSetUp) }, "", true},
+		func(m *member) error {
+			if full() { // longer than a neighbour is requested without packets (neigh.Config.ProbeInterval)
+				if err := topo.Pause(m.s.ctx, 35*time.Second); err != nil {
+					return err
+				}
+			}
+			return m.setLink(netlink.LinkSetUp)
+		}, "", true},
 	{"it is not heard any more", 600 * time.Millisecond, nil, nil, "ipv6", false},
 }
 
