@@ -169,8 +169,8 @@ func TestImpaired(t *testing.T) {
 	}
 }
 
-// TestSilentHopsAreResolved: while a next hop of an endpoint does not answer, it is requested once a
-// second, because no worker requests it once another gateway gets the packets.
+// TestSilentHopsAreResolved: while a next hop of an endpoint does not answer, it is requested once
+// a second, because no worker requests it once another gateway gets the packets.
 func TestSilentHopsAreResolved(t *testing.T) {
 	t.Parallel()
 	h, now := newGatewayHost(), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
