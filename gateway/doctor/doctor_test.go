@@ -666,13 +666,17 @@ func TestTunnel(t *testing.T) {
 		want  []string // level and part of what was found
 	}{
 		{"no direct Service", nil, nil},
-		{"ready", []TunnelNode{{four, false, 1550}, {six, false, 1570}, {four.Next(), false, 0}},
+		{"ready", []TunnelNode{{four, false, 1550, 0}, {six, false, 1570, 0}, {four.Next(), false, 0, 0}},
 			[]string{"ok none reports"}},
-		{"closed", []TunnelNode{{four, false, 1550}, {six, true, 1570}}, []string{"fail UDP port 4789 is closed"}},
-		{"narrow", []TunnelNode{{four, false, 1549}}, []string{"warn more than 1499 bytes"}},
-		{"narrow, IPv6", []TunnelNode{{six, false, 1569}}, []string{"warn more than 1499 bytes"}},
-		{"both", []TunnelNode{{four, true, 1500}, {six, false, 1500}}, []string{"fail is closed",
+		{"closed", []TunnelNode{{four, false, 1550, 0}, {six, true, 1570, 0}},
+			[]string{"fail UDP port 4789 is closed"}},
+		{"narrow", []TunnelNode{{four, false, 1549, 0}}, []string{"warn more than 1499 bytes"}},
+		{"narrow, IPv6", []TunnelNode{{six, false, 1569, 0}}, []string{"warn more than 1499 bytes"}},
+		{"both", []TunnelNode{{four, true, 1500, 0}, {six, false, 1500, 0}}, []string{"fail is closed",
 			"warn towards 2001:db8:1::21 is 1500: clients' packets of more than 1430 bytes"}},
+		{"no answers", []TunnelNode{{four, false, 1550, 12}, {six, false, 1570, 0}},
+			[]string{"warn none has got an answer"}},
+		{"no answers, as the port is closed", []TunnelNode{{four, true, 1550, 12}}, []string{"fail is closed"}},
 	} {
 		f := healthy()
 		f.Config.DirectReturn.VNI, f.Tunnel = 7, tt.nodes

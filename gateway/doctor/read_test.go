@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -113,20 +114,7 @@ func TestReadRunning(t *testing.T) {
 	g := statustest.New()
 	g.StatusView.PID = os.Getpid()
 	g.StatusView.Config.File = writeConfig(t, dir, "")
-	socket := filepath.Join(dir, "status.sock")
-	l, err := status.Listen(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := status.NewServer(g, slog.New(slog.DiscardHandler))
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(l) }()
-	defer func() {
-		if err := errors.Join(s.Shutdown(t.Context()), <-done); err != nil {
-			t.Error(err)
-		}
-	}()
-	f, err := Read(t.Context(), "", socket)
+	f, err := Read(t.Context(), "", serve(t, dir, g))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,6 +123,62 @@ func TestReadRunning(t *testing.T) {
 	}
 	if !slices.Equal(f.PortsInUse, g.PortsList) || f.PortsError != nil {
 		t.Errorf("source ports %+v (%v), want %+v", f.PortsInUse, f.PortsError, g.PortsList)
+	}
+}
+
+// serve serves the status of g in dir until the test ends, and returns the socket.
+func serve(t *testing.T, dir string, g status.Gateway) (socket string) {
+	t.Helper()
+	socket = filepath.Join(dir, "status.sock")
+	l, err := status.Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := status.NewServer(g, slog.New(slog.DiscardHandler))
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	t.Cleanup(func() {
+		if err := errors.Join(s.Shutdown(context.Background()), <-done); err != nil {
+			t.Error(err)
+		}
+	})
+	return socket
+}
+
+// TestUnanswered: a node whose clients send only SYNs, unless one of them has sent more of late.
+func TestUnanswered(t *testing.T) {
+	silent, well := netip.MustParseAddr("10.0.1.21"), netip.MustParseAddr("10.0.1.22")
+	for name, tt := range map[string]struct {
+		flows int
+		other status.FlowView // the last flow to silent
+		want  int
+	}{
+		"none has more than SYNs":     {40, status.FlowView{State: "SYN_SENT", IdleSeconds: 3}, 20},
+		"few":                         {18, status.FlowView{State: "SYN_SENT", IdleSeconds: 3}, 0},
+		"one has sent more":           {42, status.FlowView{State: "UNCONFIRMED", IdleSeconds: 3}, 0},
+		"one has sent more long ago":  {42, status.FlowView{State: "UNCONFIRMED", IdleSeconds: 300}, 20},
+		"another is UDP":              {42, status.FlowView{State: "UDP_NEW", IdleSeconds: 3}, 20},
+		"an answer may be on its way": {42, status.FlowView{State: "SYN_SENT"}, 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := statustest.New()
+			g.Many(tt.flows)
+			g.EachFlow(func(i int, v *status.FlowView) {
+				v.Forwarding, v.State, v.IdleSeconds = "direct", "SYN_SENT", 3
+				v.Backend = netip.AddrPortFrom(silent, 80)
+				switch {
+				case i%2 == 0:
+					v.Backend, v.State = netip.AddrPortFrom(well, 80), "FIN_CLIENT"
+				case i == tt.flows-1:
+					v.State, v.IdleSeconds = tt.other.State, tt.other.IdleSeconds
+				}
+			})
+			nodes := []TunnelNode{{Addr: well}, {Addr: silent}}
+			unanswered(t.Context(), status.NewClient(serve(t, t.TempDir(), g)), nodes)
+			if nodes[0].Unanswered != 0 || nodes[1].Unanswered != tt.want {
+				t.Errorf("unanswered %d and %d, want 0 and %d", nodes[0].Unanswered, nodes[1].Unanswered, tt.want)
+			}
+		})
 	}
 }
 

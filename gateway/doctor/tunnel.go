@@ -14,6 +14,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/vxlan"
 	"sluice.dev/sluice/serve/status"
@@ -26,12 +27,18 @@ type TunnelNode struct {
 	// nothing may be ready, or its firewall drops the packets.
 	Closed bool
 	MTU    int // of the route to the node; 0 if it is not known
+	// Unanswered is the number of connections to the node whose client has sent only SYNs. It is 0
+	// if any other connection to the node has sent more within recentSeconds.
+	Unanswered int
 }
 
 const (
-	tunnelNodes  = 512 // that are examined
-	tunnelProbes = 64  // at the same time
-	tunnelWait   = 300 * time.Millisecond
+	tunnelNodes   = 512 // that are examined
+	tunnelProbes  = 64  // at the same time
+	tunnelWait    = 300 * time.Millisecond
+	minUnanswered = 10 // fewer can all be connections of clients that have gone
+	// recentSeconds is how long half-open connections stay, about.
+	recentSeconds = 60
 )
 
 // readTunnel probes the nodes of Services with direct return: it sends each a VXLAN header without
@@ -39,7 +46,8 @@ const (
 func (f *Facts) readTunnel(ctx context.Context, socket string) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	nodes, err := directNodes(ctx, status.NewClient(socket))
+	client := status.NewClient(socket)
+	nodes, err := directNodes(ctx, client)
 	if err != nil || f.OtherNetNS != 0 {
 		return
 	}
@@ -50,10 +58,44 @@ func (f *Facts) readTunnel(ctx context.Context, socket string) {
 			turn <- struct{}{}
 			defer func() { <-turn }()
 			port := uint16(f.Config.DirectReturn.Port)
-			f.Tunnel[i] = TunnelNode{a, closed(ctx, netip.AddrPortFrom(a, port)), routeMTU(a)}
+			f.Tunnel[i] = TunnelNode{Addr: a, Closed: closed(ctx, netip.AddrPortFrom(a, port)), MTU: routeMTU(a)}
 		})
 	}
 	wait.Wait()
+	unanswered(ctx, client, f.Tunnel)
+}
+
+// unanswered sets Unanswered of nodes. The gateway sees no reply of a node, but a client sends more
+// than SYNs only after it has received one.
+func unanswered(ctx context.Context, c *status.Client, nodes []TunnelNode) {
+	waiting := map[netip.Addr]int{}
+	err := c.Flows(ctx, status.FlowFilter{State: conn.SynSeen.String()}, func(v *status.FlowView) error {
+		if v.Forwarding == "direct" && v.IdleSeconds > 0 {
+			waiting[v.Backend.Addr().Unmap()]++
+		}
+		return nil
+	})
+	if err != nil {
+		return
+	}
+	errFound := errors.New("a connection has sent more")
+	for i := range nodes {
+		n := &nodes[i]
+		if waiting[n.Addr] < minUnanswered {
+			continue
+		}
+		to := status.FlowFilter{Backend: status.Endpoint{Prefix: netip.PrefixFrom(n.Addr, n.Addr.BitLen())}}
+		err := c.Flows(ctx, to, func(v *status.FlowView) error {
+			if v.Forwarding == "direct" && v.IdleSeconds <= recentSeconds && v.State != conn.SynSeen.String() &&
+				v.State != conn.UDPNew.String() {
+				return errFound
+			}
+			return nil
+		})
+		if err == nil {
+			n.Unanswered = waiting[n.Addr]
+		}
+	}
 }
 
 // directNodes returns the addresses of the nodes that get new flows, in order.
@@ -119,12 +161,15 @@ func (e *examination) tunnel() {
 	if len(e.f.Tunnel) == 0 || vni == 0 {
 		return
 	}
-	var closed, narrow []string
+	var closed, narrow, silent []string
 	least := &e.f.Tunnel[0]
 	for i := range e.f.Tunnel {
 		n := &e.f.Tunnel[i]
 		if n.Closed {
 			closed = append(closed, n.Addr.String())
+		}
+		if n.Unanswered > 0 && !n.Closed {
+			silent = append(silent, n.Addr.String())
 		}
 		if n.MTU != 0 && n.room() < clientMTU {
 			narrow = append(narrow, n.Addr.String())
@@ -140,13 +185,20 @@ func (e *examination) tunnel() {
 				"ADDRESS` there, with the address of each gateway; `sluice node check --vni %d --port %d` examines a "+
 				"node", vni, port, vni, port))
 	}
+	if len(silent) > 0 {
+		e.add(Warn, check, some(silent),
+			fmt.Sprintf("of at least %d new connections to each, none has got an answer: clients send only SYNs",
+				minUnanswered),
+			fmt.Sprintf("run `sluice node check --vni %d --port %d --gateway ADDRESS` there; look at the node's firewall, "+
+				"and for routers that drop packets with a VIP as their source", vni, port))
+	}
 	if len(narrow) > 0 {
 		e.add(Warn, check, some(narrow),
 			fmt.Sprintf("the MTU towards %v is %d: clients' packets of more than %d bytes are answered with ICMP "+
 				"too big, or fragmented", least.Addr, least.MTU, least.room()),
 			fmt.Sprintf("set it to %d if clients may not receive ICMP", clientMTU+vxlan.MaxBytes))
 	}
-	if len(closed)+len(narrow) == 0 {
+	if len(closed)+len(narrow)+len(silent) == 0 {
 		e.ok(check, fmt.Sprintf("%d nodes", len(e.f.Tunnel)), "none reports that the tunnel's port is closed")
 	}
 }
