@@ -234,13 +234,14 @@ func (s *segment) within(most time.Duration, what string, is func() error) time.
 }
 
 // settled waits until all members agree about the owner of each VIP, and returns the owner of the
-// first.
+// first. On a busy machine a gateway can lose a neighbour, and be impaired, during any failure: the
+// third impairment lasts 40 s, the fourth 80 s (docs/adr/0035).
 func (s *segment) settled(vip netip.Addr, alive ...*member) (owner *member) {
 	s.t.Helper()
 	if alive == nil {
 		alive = s.gateways
 	}
-	s.within(30*time.Second, fmt.Sprintf("%v to have an owner", vip), func() error {
+	s.within(90*time.Second, fmt.Sprintf("%v to have an owner", vip), func() error {
 		owner = nil
 		for _, m := range alive {
 			l, err := m.line(vip)

@@ -129,8 +129,7 @@ type failure struct {
 }
 
 // dampedRuns is how often a test can impair a Service: after each impairment the announcer waits
-// for twice as long until it prefers the gateway again (docs/adr/0035), for the third time longer
-// than settled does.
+// for twice as long until it prefers the gateway again (docs/adr/0035).
 const dampedRuns = 2
 
 // failures have a bound of the time until new connections work. A gateway whose announcer is killed
@@ -153,6 +152,7 @@ var failures = []failure{
 	}, func(m *member) error { m.start(); return m.gate.Start(m.s.ctx) }, "ipv4", false},
 	{"the packet process is killed, hold 0", 500 * time.Millisecond, func(m *member) error { return m.gate.Kill() },
 		func(m *member) error { return m.gate.Start(m.s.ctx) }, "", false},
+	{"it is not heard any more", 600 * time.Millisecond, nil, nil, "ipv6", false},
 	{"its interface is down", 500 * time.Millisecond, func(m *member) error { return m.setLink(netlink.LinkSetDown) },
 		func(m *member) error {
 			if full() { // longer than a neighbour is requested without packets (neigh.Config.ProbeInterval)
@@ -162,7 +162,6 @@ var failures = []failure{
 			}
 			return m.setLink(netlink.LinkSetUp)
 		}, "", true},
-	{"it is not heard any more", 600 * time.Millisecond, nil, nil, "ipv6", false},
 }
 
 // setLink changes the member's interface, which loses its IPv6 addresses when it goes down.
