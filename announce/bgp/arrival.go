@@ -14,17 +14,20 @@ import (
 // none.
 type arrivals struct {
 	links     []links.Link
+	unread    error // the links cannot be read
 	notServed map[string]bool
+	source    func(netip.Addr) (netip.Addr, error) // sourceTo, or a fake in tests
 }
 
-func newArrivals(w *announce.World) (a arrivals, err error) {
+func newArrivals(w *announce.World) *arrivals {
+	a := &arrivals{source: sourceTo}
 	if len(w.Interfaces) == 0 {
-		return a, nil
+		return a
 	}
-	if a.links, err = links.List(); err == nil {
+	if a.links, a.unread = links.List(); a.unread == nil {
 		a.notServed = links.NotServed(a.links, w.Interfaces)
 	}
-	return a, err
+	return a
 }
 
 // notServedOf returns the interface at which packets to the next hop arrive, if the gateway does
@@ -32,8 +35,8 @@ func newArrivals(w *announce.World) (a arrivals, err error) {
 // interface (nextHops), so packets to it arrive there. Two cases are unknown: an address without a
 // network, because routes of any interface may lead to it, and a router on this node.
 func (a *arrivals) notServedOf(p *kinds.Peer, router netip.Addr) (string, error) {
-	if len(a.notServed) == 0 {
-		return "", nil
+	if a.unread != nil || len(a.notServed) == 0 {
+		return "", a.unread
 	}
 	if p.Interface != "" {
 		if a.notServed[p.Interface] {
@@ -44,7 +47,7 @@ func (a *arrivals) notServedOf(p *kinds.Peer, router netip.Addr) (string, error)
 	local := p.Source
 	if !local.IsValid() {
 		var err error
-		if local, err = sourceTo(router); err != nil {
+		if local, err = a.source(router); err != nil {
 			return "", err
 		}
 	}

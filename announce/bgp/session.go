@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -147,11 +148,15 @@ func nextHops(p *kinds.Peer, address netip.Addr) (map[bool]netip.Addr, error) {
 	return nil, nil
 }
 
+// noRoute are the results of connect if no packet can leave: there is no route, or one of the type
+// unreachable, blackhole (EINVAL) or prohibit (EACCES) of ip-route(8), or no source address for it.
+var noRoute = []unix.Errno{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EINVAL, unix.EACCES, unix.EADDRNOTAVAIL}
+
 // sourceTo returns the source address of packets to an address; not valid if there is no route. It
 // sends no packet.
 func sourceTo(a netip.Addr) (netip.Addr, error) {
 	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 179)))
-	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+	if slices.ContainsFunc(noRoute, func(e unix.Errno) bool { return errors.Is(err, e) }) {
 		return netip.Addr{}, nil
 	}
 	if err != nil {

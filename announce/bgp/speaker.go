@@ -104,7 +104,7 @@ func (s *Speaker) apply(w *announce.World, now time.Time) {
 	s.beginAgain(ctx)
 	s.answers(ctx)
 	s.prepare(ctx, peers)
-	s.leaveOut(w)
+	s.leaveOut(w, newArrivals(w))
 	if key := s.sessionsKey(); key != s.key {
 		s.key = key
 		s.allDue()
@@ -335,17 +335,17 @@ func (s *Speaker) prepare(ctx context.Context, peers []*kinds.Peer) {
 }
 
 // leaveOut finds the sessions whose routes would lead to an interface that the gateway does not
-// serve. If the interfaces cannot be read, it keeps the previous result.
-func (s *Speaker) leaveOut(w *announce.World) {
-	arrivals, err := newArrivals(w)
+// serve. A session for which that cannot be found keeps its previous result.
+func (s *Speaker) leaveOut(w *announce.World, a *arrivals) {
 	for _, session := range s.sessions {
 		name := session.notServed
-		if err == nil && session.address.IsValid() {
-			name, err = arrivals.notServedOf(session.peer, session.address)
-		}
-		if err != nil {
-			s.log.Warn("the interface at which packets arrive cannot be found, the previous one is used", "error", err)
-			return
+		if session.address.IsValid() {
+			if at, err := a.notServedOf(session.peer, session.address); err == nil {
+				name = at
+			} else {
+				s.log.Warn("the interface at which packets arrive cannot be found, the previous one is used",
+					"peer", session.peer.Name, "error", err)
+			}
 		}
 		s.mu.Lock()
 		session.notServed = name
