@@ -3,11 +3,16 @@ package daemon
 import (
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"sluice.dev/sluice/announce/pulse"
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/gateway/reach"
+	"sluice.dev/sluice/gateway/workers"
 	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/serve/health"
 )
@@ -45,4 +50,62 @@ func TestStalledLoop(t *testing.T) {
 			t.Errorf("after a minute it does not ask for a restart: %+v", d.failures())
 		}
 	})
+}
+
+// TestPulseReadsOnce: no pulse of a serving gateway has a failure while loops turn late and move
+// again and draining begins and ends, although both are reasons for not being ready.
+func TestPulseReadsOnce(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(d *Daemon) func(){
+		"loops": func(d *Daemon) func() {
+			loop := d.beats.Add("control loop", heartbeat.Bounds{Unready: time.Nanosecond})
+			return func() { loop.Beat(); loop.Rest() }
+		},
+		"draining": func(d *Daemon) func() {
+			return func() { d.shutdown.draining.Store(!d.shutdown.draining.Load()) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &Daemon{open: make(chan struct{}), workers: &workers.Group{},
+				settings: &settings{atStart: config.Default()}}
+			close(d.open)
+			d.reach.last.Store(&reached{why: []string{reach.NoRoute}})
+			step, ended := change(d), make(chan struct{})
+			var changes sync.WaitGroup
+			changes.Go(func() {
+				for {
+					select {
+					case <-ended:
+						return
+					default:
+						step()
+					}
+				}
+			})
+			defer changes.Wait()
+			defer close(ended)
+			for range 20_000 {
+				if p := d.pulse.next(d.pulseInput); len(p.Failures) > 0 {
+					t.Fatalf("phase %s, failures %q", p.Phase, p.Failures)
+				}
+			}
+		})
+	}
+}
+
+// TestPulseFailures: a stalled worker and a link that passes no packets are failures of a serving
+// gateway.
+func TestPulseFailures(t *testing.T) {
+	t.Parallel()
+	in := pulseInput{phase: pulse.Serving, snapshot: &services.Snapshot{}, loops: []string{"a loop"},
+		workers: []string{"worker 0"}, unreachable: []string{reach.NoRoute, "eth0 is down"}}
+	var p pulseSource
+	want := []string{"worker 0", "eth0 is down"}
+	if got := p.next(func() pulseInput { return in }).Failures; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	in.phase = pulse.Draining
+	if got := p.next(func() pulseInput { return in }).Failures; len(got) > 0 {
+		t.Errorf("draining: %q", got)
+	}
 }

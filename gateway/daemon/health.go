@@ -45,27 +45,37 @@ func (d *Daemon) failures() (list []health.Failure) {
 	if d.shutdown.draining.Load() {
 		list = append(list, health.Failure{Reason: "draining"})
 	}
-	for _, id := range d.stalled() {
-		list = append(list, health.Failure{Reason: fmt.Sprintf("worker %d does not move", id), Restart: true})
-	}
 	for _, l := range d.beats.Late() {
 		list = append(list, health.Failure{Reason: l.String(), Restart: l.Restart})
 	}
-	if d.isOpen() {
-		for _, why := range d.reach.unreachable() {
-			list = append(list, health.Failure{Reason: why})
-		}
+	for _, why := range d.stalledWorkers() {
+		list = append(list, health.Failure{Reason: why, Restart: true})
+	}
+	for _, why := range d.unreachable(d.reach.last.Load()) {
+		list = append(list, health.Failure{Reason: why})
 	}
 	return list
 }
 
-// dead lists the reasons to restart the daemon, as `sluice probe live` does.
-func (d *Daemon) dead() []string {
-	list := d.beats.Dead()
+func (d *Daemon) stalledWorkers() (list []string) {
 	for _, id := range d.stalled() {
 		list = append(list, fmt.Sprintf("worker %d does not move", id))
 	}
 	return list
+}
+
+// unreachable returns why packets cannot reach backends or clients, by the last look; r is nil
+// before the first one.
+func (d *Daemon) unreachable(r *reached) []string {
+	if r == nil || !d.isOpen() {
+		return nil
+	}
+	return r.why
+}
+
+// dead lists the reasons to restart the daemon, as `sluice probe live` does.
+func (d *Daemon) dead() []string {
+	return append(d.beats.Dead(), d.stalledWorkers()...)
 }
 
 // notifications configures the messages to systemd. A process that a reload has started sends none
@@ -88,10 +98,11 @@ func (d *Daemon) notReady() (why []string) {
 	return why
 }
 
-// pulseInput returns the state that the pulse describes.
+// pulseInput returns the state that the pulse describes. It reads each part once.
 func (d *Daemon) pulseInput() pulseInput {
 	in := pulseInput{phase: d.pulsePhase(), snapshot: d.snapshot(), reached: d.reach.last.Load(),
-		stalled: d.beats.Unready(), failures: d.notReady()}
+		loops: d.beats.Unready(), workers: d.stalledWorkers()}
+	in.unreachable = d.unreachable(in.reached)
 	for i := range d.settings.atStart.Interfaces {
 		in.interfaces = append(in.interfaces, d.settings.atStart.Interfaces[i].Name)
 	}

@@ -31,16 +31,18 @@ type pulseSource struct {
 	of   pulseInput // of last
 }
 
-// pulseInput is the state of the gateway that a pulse describes.
+// pulseInput is the state of the gateway that a pulse describes. Each reason is in one field, which
+// determines its effect: a reason that is read twice may be true only the second time.
 type pulseInput struct {
-	phase      pulse.Phase
-	interfaces []string
-	snapshot   *services.Snapshot
-	reached    *reached // nil before the first look
-	stalled    []string // loops
-	failures   []string // reasons not to send traffic to this gateway
-	sources    []pulse.Source
-	copied     bool
+	phase       pulse.Phase
+	interfaces  []string
+	snapshot    *services.Snapshot
+	reached     *reached // nil before the first look
+	unreachable []string // reached.why if the interfaces are open
+	loops       []string // stalled ones
+	workers     []string // stalled ones
+	sources     []pulse.Source
+	copied      bool
 }
 
 // serve answers on the socket until ctx is done. It makes the socket unless the predecessor has
@@ -94,26 +96,29 @@ func (p *pulseSource) next(input func() pulseInput) *pulse.State {
 	next := &pulse.State{PID: os.Getpid(), Phase: in.phase, Interfaces: in.interfaces, Sources: in.sources,
 		Copied: in.copied}
 	if next.Phase == pulse.Serving {
-		// A VIP without a route is impaired by itself, so that another gateway is preferred for
-		// it. All gateways may be without routes at once, and would withdraw all VIPs. The same
-		// holds for stalled loops: known flows are forwarded, and an object that blocks a loop
-		// blocks it on all gateways.
-		next.Failures = slices.DeleteFunc(in.failures, func(why string) bool {
-			return why == reach.NoRoute || slices.Contains(in.stalled, why)
-		})
+		next.Failures = in.failures()
 	}
 	if p.last != nil && p.of.snapshot == in.snapshot && p.of.reached.same(in.reached) &&
-		slices.Equal(p.of.stalled, in.stalled) {
+		slices.Equal(p.of.loops, in.loops) {
 		next.VIPs = p.last.VIPs
 	} else {
 		next.VIPs = vipsOf(in.snapshot, in.reached)
-		impair(next.VIPs, in.stalled)
+		impair(next.VIPs, in.loops)
 	}
 	p.of = in
 	if p.last == nil || !p.last.Equal(next) {
 		p.last = next
 	}
 	return p.last
+}
+
+// failures returns the reasons to send no traffic to a serving gateway. A VIP without a route is
+// impaired by itself, so that another gateway is preferred for it: all gateways may be without
+// routes at once, and would withdraw all VIPs. The same holds for stalled loops: known flows are
+// forwarded, and an object that blocks a loop blocks it on all gateways.
+func (in *pulseInput) failures() []string {
+	list := slices.Concat(in.workers, in.unreachable)
+	return slices.DeleteFunc(list, func(why string) bool { return why == reach.NoRoute })
 }
 
 // impair marks every Service of the VIPs as impaired by the stalled loops, unless it has another

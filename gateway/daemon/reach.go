@@ -103,14 +103,6 @@ func backendWays(s *services.Snapshot, w *neigh.Ways) (list []neigh.Way) {
 	return list
 }
 
-// unreachable returns why packets cannot reach backends or clients.
-func (r *reachability) unreachable() []string {
-	if last := r.last.Load(); last != nil {
-		return last.why
-	}
-	return nil
-}
-
 // conditions reports each interface that passes no packet, also if another interface leads to the
 // same side.
 func (r *reachability) conditions() (list []status.ConditionView) {
