@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -44,6 +45,7 @@ type session struct {
 	// ours are the next hops for routes of the family that the session's addresses do not have.
 	familyHops map[bool]netip.Addr // by Is4
 	notServed  string              // the interface of the next hops, if the gateway does not serve it
+	heldBy     string              // the BGPPeer that has the session with the router; empty: this one
 	// begun is when the peer was added to GoBGP; zero: GoBGP does not have it. GoBGP's events
 	// arrive late: an event with an earlier time is about a previous session.
 	begun  time.Time
@@ -77,7 +79,7 @@ func (s *session) configuration(restarting bool) *api.Peer {
 	p := s.peer
 	c := &api.Peer{
 		Conf: &api.PeerConf{NeighborAddress: s.address.String(), PeerAsn: p.PeerASN, LocalAsn: p.MyASN,
-			AuthPassword: p.Password, Description: p.Name},
+			AuthPassword: p.Password}, // no name: another one would need a new session
 		Timers: &api.Timers{Config: &api.TimersConfig{
 			HoldTime: uint64(p.Hold / time.Second), KeepaliveInterval: uint64(p.Keepalive / time.Second),
 			ConnectRetry: uint64(p.Connect / time.Second), IdleHoldTimeAfterReset: uint64(max(1,
@@ -172,7 +174,7 @@ func sourceTo(a netip.Addr) (netip.Addr, error) {
 // hop returns the next hop for routes of a family; not valid: GoBGP uses the local address of the
 // session.
 func (s *session) hop(is4 bool) (hop netip.Addr, err error) {
-	if err := s.notServedError(); err != nil {
+	if err := cmp.Or(s.heldError(), s.notServedError()); err != nil {
 		return netip.Addr{}, err
 	}
 	if s.peer.Interface != "" || s.address.Is4() == is4 {

@@ -88,6 +88,7 @@ func (s *Speaker) Apply(w *announce.World) { s.apply(w, time.Now()) }
 
 func (s *Speaker) apply(w *announce.World, now time.Time) {
 	ctx := context.Background()
+	s.rename(w)
 	w = s.inTurn(w, now)
 	s.follow(w)
 	peers := s.table.peers
@@ -286,14 +287,16 @@ func (s *Speaker) deletePeer(ctx context.Context, session *session) {
 // prepare updates the state of each peer: its address, and the neighbour set by which policies name
 // it.
 func (s *Speaker) prepare(ctx context.Context, peers []*kinds.Peer) {
+	s.claim(peers)
 	for _, p := range peers {
-		s.mu.Lock()
 		session := s.sessions[p.Name]
-		if session == nil {
-			session = newSession(p)
-			s.sessions[p.Name] = session
-		}
+		s.mu.Lock()
 		session.peer = p // perhaps a newer version
+		if err := session.heldError(); err != nil {
+			session.why = err.Error()
+			s.mu.Unlock()
+			continue
+		}
 		address, up, why := session.address, session.up, session.limit.why(time.Now())
 		s.mu.Unlock()
 		if p.Interface != "" && !up {
@@ -375,7 +378,8 @@ func (s *Speaker) addPeers(ctx context.Context, peers []*kinds.Peer) {
 		s.mu.Lock()
 		waits := session.limit.waits(time.Now())
 		s.mu.Unlock()
-		if !session.begun.IsZero() || !session.address.IsValid() || session.address != session.policyAddress || waits {
+		if !session.begun.IsZero() || !session.address.IsValid() || session.address != session.policyAddress || waits ||
+			session.heldBy != "" {
 			continue
 		}
 		s.mu.Lock()

@@ -59,14 +59,19 @@ type route struct {
 	to      map[string]Attributes
 }
 
-func newTable(w *announce.World) *table {
-	t := &table{world: w, vips: map[netip.Addr]*planned{}, sources: map[netip.Addr]*planned{},
-		routes: map[netip.Prefix]*route{}, counts: map[string]int{}}
-	for _, peer := range w.Set.Peers {
-		if peer.NodeLabels.Match(w.Node.Labels) {
-			t.peers = append(t.peers, peer)
+// peersOf returns the BGPPeers of this node, in order.
+func peersOf(w *announce.World) (list []*kinds.Peer) {
+	for _, p := range w.Set.Peers {
+		if p.NodeLabels.Match(w.Node.Labels) {
+			list = append(list, p)
 		}
 	}
+	return list
+}
+
+func newTable(w *announce.World) *table {
+	t := &table{world: w, peers: peersOf(w), vips: map[netip.Addr]*planned{}, sources: map[netip.Addr]*planned{},
+		routes: map[netip.Prefix]*route{}, counts: map[string]int{}}
 	dirty, show := map[netip.Prefix]bool{}, map[netip.Addr]*planned{}
 	for _, s := range w.VIPs {
 		show[s.VIP] = t.add(s, dirty)

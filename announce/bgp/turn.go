@@ -76,7 +76,7 @@ func (s *Speaker) reopens(session *session, p *kinds.Peer) []string {
 // goesOn returns the peer before the edit, with those edits that need no new session.
 func goesOn(before, after *kinds.Peer) *kinds.Peer {
 	p := *before
-	p.Ref, p.NodeLabels, p.RouterID = after.Ref, after.NodeLabels, after.RouterID
+	p.Ref, p.Created, p.NodeLabels, p.RouterID = after.Ref, after.Created, after.NodeLabels, after.RouterID
 	p.Hold, p.Keepalive, p.Connect = after.Hold, after.Keepalive, after.Connect
 	if after.BFD != nil {
 		p.BFD = after.BFD

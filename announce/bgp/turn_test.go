@@ -52,6 +52,7 @@ func TestEachField(t *testing.T) {
 		reflect.TypeFor[*kinds.BFD]():      &kinds.BFD{Multiplier: 3},
 		reflect.TypeFor[kinds.Selectors](): kinds.Selectors{nil},
 		reflect.TypeFor[time.Duration]():   time.Second,
+		reflect.TypeFor[time.Time]():       time.Unix(1, 0),
 		reflect.TypeFor[uint32]():          uint32(7),
 		reflect.TypeFor[uint16]():          uint16(7),
 		reflect.TypeFor[string]():          "other",

@@ -51,6 +51,7 @@ const (
 	Shared       = "Shared"       // all nodes have a value that must be unique to each
 	NotServed    = "NotServed"    // the gateway does not serve an interface that it names or needs
 	PrefixLimit  = "PrefixLimit"  // the peer sends too many routes
+	RouterTaken  = "RouterTaken"  // another BGPPeer of the node has the session with the router, and is used
 )
 
 // Problem is a mistake in an object, and its effect.
@@ -248,7 +249,7 @@ func (r *reading) peer(o *unstructured.Unstructured) {
 		if err != nil {
 			return nil, err
 		}
-		p.Ref = RefOf(o)
+		p.Ref, p.Created = RefOf(o), o.GetCreationTimestamp().Time
 		if p.passwordRef != "" {
 			namespace := cmp.Or(s.PasswordSecret.Namespace, o.GetNamespace())
 			if r.Password == nil {

@@ -35,6 +35,7 @@ func (s *Set) PoolOf(a netip.Addr) *Pool {
 type Peer struct {
 	Ref         Ref
 	Name        string
+	Created     time.Time // zero if the object comes from a file
 	MyASN       uint32
 	PeerASN     uint32     // 0 for an unnumbered peer: any
 	Address     netip.Addr // not valid for an unnumbered peer
