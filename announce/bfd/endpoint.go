@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
-	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -62,12 +61,12 @@ type Endpoint struct {
 type peer struct {
 	Peer
 	*session
-	conn       *net.UDPConn // nil: opened when a packet is due
-	unsent     string       // why the last packet could not be sent
-	bad        string       // why the router's last packet was discarded; empty: it was not
-	lastPacket time.Time    // when that packet came
-	closing    time.Time    // end of AdminDown, when the session is removed; zero: it is in service
-	notUp      time.Time    // since when it has not been up; zero: it is up
+	conn       sender    // nil: opened when a packet is due
+	unsent     string    // why the last packet could not be sent
+	bad        string    // why the router's last packet was discarded; empty: it was not
+	lastPacket time.Time // when that packet came
+	closing    time.Time // end of AdminDown, when the session is removed; zero: it is in service
+	notUp      time.Time // since when it has not been up; zero: it is up
 }
 
 // New returns an Endpoint without sessions. It opens sockets with the first session.
@@ -250,8 +249,9 @@ func (e *Endpoint) noteState(p *peer, failed string, now time.Time) {
 	e.config.Changed()
 }
 
-// transmit sends a packet of a session. If that fails the packet is lost, and the next one uses a
-// new socket.
+// transmit sends a packet of a session, without waiting: a link that takes no packets must not stop
+// the sessions of other links. If that fails the packet is lost, and the next one uses a new socket
+// unless the queue is full. The caller holds e.mu.
 func (e *Endpoint) transmit(p *peer, one packet) {
 	var err error
 	if p.conn == nil {
@@ -259,13 +259,13 @@ func (e *Endpoint) transmit(p *peer, one packet) {
 	}
 	if err == nil {
 		b := one.marshal()
-		_, err = p.conn.Write(b[:])
-		if errors.Is(err, unix.ECONNREFUSED) {
+		switch err = send(p.conn, b[:]); {
+		case errors.Is(err, unix.ECONNREFUSED):
 			err = nil // the answer to an earlier packet: the router does not listen
-		}
-		if err != nil {
+		case errors.Is(err, unix.EAGAIN):
+			err = errQueueFull // by a new socket, more packets would wait
+		case err != nil:
 			p.hangUp()
-			err = cause(err)
 		}
 	}
 	unsent := ""

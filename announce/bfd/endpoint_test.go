@@ -1,14 +1,18 @@
 package bfd
 
 import (
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
 )
 
 var loopbacks = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}
@@ -97,6 +101,58 @@ func TestFailure(t *testing.T) {
 	case again := <-failed:
 		t.Errorf("and again: %s", again)
 	case <-time.After(time.Second):
+	}
+}
+
+// TestStandingQueue: a link that takes no packets stops neither the session of another link nor the
+// callers of Status and Set.
+func TestStandingQueue(t *testing.T) {
+	t.Parallel()
+	e, _ := newEndpoint(t)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fds[1]) }) // which ends a Write that waits
+	f := os.NewFile(uintptr(fds[0]), "no reader")
+	standing, err := net.FileConn(f)
+	f.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err = nil; err == nil; {
+		err = send(standing.(*net.UnixConn), make([]byte, 24))
+	}
+	if !errors.Is(err, unix.EAGAIN) {
+		t.Fatal(err)
+	}
+	list := peersOf(fast)
+	e.Set(list)
+	e.mu.Lock()
+	e.peers[loopbacks[0]].hangUp()
+	e.peers[loopbacks[0]].conn = standing.(*net.UnixConn)
+	e.mu.Unlock()
+	done := make(chan Status)
+	go func() {
+		var s Status
+		for s.State != Up {
+			time.Sleep(ms)
+			s, _ = e.Status(loopbacks[1])
+		}
+		for !strings.Contains(s.Why, errQueueFull.Error()) {
+			time.Sleep(ms)
+			s, _ = e.Status(loopbacks[0])
+		}
+		e.Set(list)
+		done <- s
+	}()
+	select {
+	case s := <-done:
+		if s.State == Up {
+			t.Errorf("%+v", s)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the other session does not come up, or Status and Set do not return")
 	}
 }
 

@@ -94,9 +94,32 @@ func listen(is4 bool, port uint16) (r receiver, err error) {
 // skfNetOff is SKF_NET_OFF of linux/filter.h, -0x100000.
 const skfNetOff = 0xfff00000
 
+// sender is the socket that a session's packets leave by: a *net.UDPConn, or a fake in tests.
+type sender interface {
+	syscall.Conn
+	Close() error
+}
+
+// errQueueFull means that the link takes no packets, for example because the switch pauses it.
+var errQueueFull = errors.New("the socket's earlier packets wait for the link")
+
+// send sends a packet. It returns EAGAIN where Write would wait.
+func send(to sender, b []byte) error {
+	c, err := to.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = c.Write(func(fd uintptr) bool {
+		sent = unix.Send(int(fd), b, unix.MSG_DONTWAIT)
+		return true
+	})
+	return errors.Join(err, sent)
+}
+
 // dial opens the socket that a session's packets leave by: from a source port that no other has,
 // and with TTL 255.
-func dial(p *Peer, port uint16) (*net.UDPConn, error) {
+func dial(p *Peer, port uint16) (sender, error) {
 	d := net.Dialer{Control: func(network, _ string, c syscall.RawConn) error {
 		level, option := unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
 		if network == "udp4" {
