@@ -23,7 +23,8 @@ type Node struct {
 	Labels labels.Set
 	// Address is its internal IPv4 address; not valid: unknown.
 	Address netip.Addr
-	// Cordoned is spec.unschedulable. Deleted: the Node has a deletionTimestamp or taint.
+	// Cordoned is spec.unschedulable. Deleted: the Node was seen and is gone, or has a
+	// deletionTimestamp or taint.
 	Cordoned, Deleted bool
 	// NetworkUnavailable is the reason of the Node's condition with that name; empty: the Node
 	// lacks the condition, or it is not true.
@@ -37,7 +38,7 @@ func (n *Node) grade() (Grade, string) {
 	case excluded:
 		return No, "node " + n.Name + " has the label " + ExcludeLabel
 	case n.Deleted:
-		return No, "node " + n.Name + " is about to be deleted"
+		return No, "node " + n.Name + " is deleted, or about to be"
 	case n.Cordoned:
 		return Leaving, "node " + n.Name + " is cordoned: routers prefer others"
 	}

@@ -32,6 +32,8 @@ type Objects struct {
 	Services map[string]labels.Set
 	UIDs     map[string]string // of Services, with the same keys
 	Node     Node
+	// NodeSeen: the Source has read Node, now or earlier. A Source that starts later is given it.
+	NodeSeen bool
 	// Problems are problems that the Source found.
 	Problems []kinds.Problem
 	// Password returns the password in a Secret; nil if the Source has no Secrets.
@@ -149,6 +151,7 @@ func New(c Config) *Loop {
 		c.Log.Warn("the state of the previous process cannot be read", "error", err)
 	}
 	before := &l.stored.saved
+	l.stored.node = before.Node
 	l.watch.Restore(before.Hold)
 	if l.resumed = len(before.VIPs) > 0; l.resumed {
 		l.watch.Resume(before.VIPs, l.started)
@@ -283,6 +286,9 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 		return time.Time{}
 	}
 	l.node, l.verdict = l.objects.Node, l.watch.Verdict(now)
+	if l.objects.NodeSeen {
+		l.stored.node = l.node.Name
+	}
 	// Peers with graceful restart keep the routes of the previous process until this one has sent
 	// all of its own. If there are no such routes, sessions begin now: GoBGP takes 2 s for that.
 	if !l.applied && !l.watch.Known(now) {
@@ -293,7 +299,7 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 				s.Apply(l.world)
 			}
 		}
-		l.stored.saveHold(l.watch.Used(now))
+		l.stored.saveOthers(l.watch.Used(now))
 		l.publish(cmp.Or(l.verdict.Why, "no pulse of the gateway has arrived yet"))
 		return l.verdict.Until
 	}

@@ -176,6 +176,51 @@ func TestStateOfBefore(t *testing.T) {
 	}
 }
 
+// withNode is a Source whose Node was read from an API server, and was drained or deleted.
+type withNode struct {
+	pool
+	node Node
+}
+
+func (s *withNode) Objects() (*Objects, string) {
+	o, _ := s.pool.Objects()
+	o.Node, o.NodeSeen = s.node, true
+	return o, ""
+}
+
+// TestNodeIsDeleted: a drained node announces nothing when its Node is deleted, and neither does
+// the next announcer, which is told that the Node was seen. Another Node was not.
+func TestNodeIsDeleted(t *testing.T) {
+	t.Parallel()
+	state := filepath.Join(t.TempDir(), "announced.json")
+	s := &withNode{pool: pool{uid: "1", addresses: "192.0.2.0/24"},
+		node: Node{Name: "n", Labels: map[string]string{ExcludeLabel: ""}}}
+	now := time.Now()
+	vips := []pulse.VIP{{Address: netip.MustParseAddr("192.0.2.1"), Services: []pulse.Service{{Namespace: "default",
+		Name: "web", Usable: true}}}}
+	if NodeSeen(state, "n") {
+		t.Error("seen before the first process")
+	}
+	for _, forwards := range []bool{false, true} {
+		n := &noted{}
+		l := New(Config{Log: slog.New(slog.DiscardHandler), Source: s, Hold: time.Minute, Speakers: []Speaker{n},
+			State: state})
+		if forwards {
+			l.pulses.waiting = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving, VIPs: vips}, At: now}}
+		}
+		l.step(now, true)
+		if !NodeSeen(state, "n") || NodeSeen(state, "m") || NodeSeen(state, "") {
+			t.Errorf("forwards %v: n %v, m %v", forwards, NodeSeen(state, "n"), NodeSeen(state, "m"))
+		}
+		last := n.worlds[len(n.worlds)-1]
+		if forwards && (len(last.VIPs) != 1 || last.VIPs[0].Grade != No ||
+			!strings.Contains(last.VIPs[0].Why, "node n is deleted")) {
+			t.Errorf("%+v", last.VIPs[0])
+		}
+		s.node = Node{Name: "n", Deleted: true}
+	}
+}
+
 // later is a Source whose objects are complete or not.
 type later struct {
 	fixed

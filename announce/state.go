@@ -30,6 +30,8 @@ type saved struct {
 	Pools []kinds.SavedPool `json:"pools,omitempty"`
 	// Hold is missing in files of older versions: nothing is used then.
 	Hold HoldUsed `json:"hold,omitzero"`
+	// Node is the name of the own Node if it was read from an API server.
+	Node string `json:"node,omitempty"`
 }
 
 // Resumes reports whether the previous process announced VIPs, so that peers may have kept routes.
@@ -37,6 +39,13 @@ type saved struct {
 func Resumes(path string) bool {
 	s, err := load(path)
 	return err == nil && len(s.VIPs) > 0
+}
+
+// NodeSeen reports whether a previous process has read the Node with a name from an API server. It
+// reads the saved file; false if that cannot be read.
+func NodeSeen(path, name string) bool {
+	s, err := load(path)
+	return err == nil && s.Node == name && name != ""
 }
 
 // load returns the zero value if there is no file, or with an error.
@@ -59,7 +68,7 @@ func load(path string) (saved, error) {
 }
 
 func store(path string, s saved) error {
-	if len(s.VIPs)+len(s.Pools) == 0 && s.Hold == (HoldUsed{}) {
+	if len(s.VIPs)+len(s.Pools) == 0 && s.Hold == (HoldUsed{}) && s.Node == "" {
 		return statefile.Remove(path)
 	}
 	s.Version = stateVersion
@@ -72,8 +81,9 @@ type stored struct {
 	log         *slog.Logger
 	saved       saved // the content
 	savedAt     time.Time
-	poolsDiffer bool // pools may differ from saved
-	vipsDiffer  bool // VIPs may differ from saved
+	poolsDiffer bool   // pools may differ from saved
+	vipsDiffer  bool   // VIPs may differ from saved
+	node        string // as in saved
 }
 
 // saveEvery is the least time between two saves of changed VIPs. A new process reads the gateway's
@@ -87,7 +97,7 @@ func (f *stored) save(now time.Time, last bool, hold HoldUsed, vips []pulse.VIP,
 	some := slices.ContainsFunc(w.VIPs, func(s *VIPVerdict) bool { return s.Grade != No })
 	sameInterfaces := slices.Equal(w.Interfaces, f.saved.Interfaces)
 	due := f.vipsDiffer && (last || now.Sub(f.savedAt) >= saveEvery) || !sameInterfaces
-	if !f.poolsDiffer && !due && hold == f.saved.Hold && some == (len(f.saved.VIPs) > 0) {
+	if !f.poolsDiffer && !due && f.sameOthers(hold) && some == (len(f.saved.VIPs) > 0) {
 		return
 	}
 	var announced []pulse.VIP
@@ -98,17 +108,22 @@ func (f *stored) save(now time.Time, last bool, hold HoldUsed, vips []pulse.VIP,
 	}
 	same := sameInterfaces &&
 		slices.EqualFunc(announced, f.saved.VIPs, func(a, b pulse.VIP) bool { return a.Equal(&b) })
-	if !f.poolsDiffer && hold == f.saved.Hold && same ||
-		f.write(saved{VIPs: announced, Interfaces: w.Interfaces, Pools: w.Set.SavedPools(), Hold: hold}) {
+	if !f.poolsDiffer && f.sameOthers(hold) && same || f.write(saved{VIPs: announced, Interfaces: w.Interfaces,
+		Pools: w.Set.SavedPools(), Hold: hold, Node: f.node}) {
 		f.poolsDiffer, f.vipsDiffer, f.savedAt = false, false, now
 	}
 }
 
-// saveHold saves the used part of the hold, and leaves the rest of the file as it was.
-func (f *stored) saveHold(hold HoldUsed) {
-	if hold != f.saved.Hold {
+func (f *stored) sameOthers(hold HoldUsed) bool {
+	return hold == f.saved.Hold && f.node == f.saved.Node
+}
+
+// saveOthers saves the used part of the hold and the Node, and leaves the rest of the file as it
+// was.
+func (f *stored) saveOthers(hold HoldUsed) {
+	if !f.sameOthers(hold) {
 		next := f.saved
-		next.Hold = hold
+		next.Hold, next.Node = hold, f.node
 		f.write(next)
 	}
 }

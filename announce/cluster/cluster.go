@@ -40,6 +40,8 @@ type Config struct {
 	Client *rest.Config
 	Log    *slog.Logger
 	Node   string
+	// NodeSeen: a previous process has read the Node. If it does not exist, it was deleted.
+	NodeSeen bool
 	// Namespace has the Secrets with passwords, and Secrets their names. No others are read, and no
 	// right to read others is needed. Empty: none are read.
 	Namespace string
@@ -89,6 +91,7 @@ type Source struct {
 	secrets   map[string]*resource // by name
 	theirs    *resource            // MetalLB's pools; nil if they are not read
 	objects   *announce.Objects
+	lastNode  *announce.Node // as it was read last; nil: it was never seen
 }
 
 // New returns a Source. It sends no request before Run.
@@ -97,6 +100,9 @@ func New(c Config) (*Source, error) {
 	c.Client.UserAgent = "sluice-announcer"
 	c.Client.WarningHandler = rest.NoWarnings{}
 	s := &Source{config: c}
+	if c.NodeSeen {
+		s.lastNode = &announce.Node{Name: c.Node}
+	}
 	var errs [3]error
 	s.client, errs[0] = kubernetes.NewForConfig(c.Client)
 	s.dynamic, errs[1] = dynamic.NewForConfig(c.Client)
@@ -187,14 +193,17 @@ func (s *Source) follow(ctx context.Context, r *resource, changed func()) {
 		err = kubewatch.OnListError(informer, s.notListed(r, changed))
 	}
 	if err == nil {
-		note := func(any) { changed() }
+		note := func(o any) {
+			s.remember(o)
+			changed()
+		}
 		beat := s.config.Beats.Add("reader of "+r.GroupResource().String(), heartbeat.DefaultBounds)
 		_, err = informer.AddEventHandler(kubewatch.Beating(beat, cache.ResourceEventHandlerFuncs{AddFunc: note,
 			UpdateFunc: func(before, now any) {
 				if !sameContent(before, now) {
-					changed()
+					note(now)
 				}
-			}, DeleteFunc: note}))
+			}, DeleteFunc: func(any) { changed() }}))
 	}
 	if err != nil {
 		s.config.Log.Error("objects of a kind cannot be read", "kind", r.GroupResource(), "error", err)
@@ -209,6 +218,19 @@ func (s *Source) follow(ctx context.Context, r *resource, changed func()) {
 		}
 	}()
 	informer.RunWithContext(ctx)
+}
+
+// remember keeps the own Node for the time after its deletion. It may be deleted while Objects
+// waits for another kind, before it was ever collected.
+func (s *Source) remember(o any) {
+	n, is := o.(*corev1.Node)
+	if !is {
+		return
+	}
+	node := nodeOf(n)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lastNode = &node
 }
 
 // sameContent reports whether two versions of a Service or a Node differ only in parts that are not
@@ -287,7 +309,10 @@ func (s *Source) collect() *announce.Objects {
 	o := &announce.Objects{Services: map[string]labels.Set{}, UIDs: map[string]string{},
 		Node: announce.Node{Name: s.config.Node}, Password: s.password,
 		Unlisted: s.theirs != nil && s.theirs.refused && !s.theirs.known()}
-	if s.nodes.known() && len(s.nodes.store.List()) == 0 {
+	if s.nodes.known() && len(s.nodes.store.List()) == 0 && s.lastNode != nil {
+		o.Node = *s.lastNode // its labels still select objects while its routes leave
+		o.Node.Deleted = true
+	} else if s.nodes.known() && len(s.nodes.store.List()) == 0 {
 		o.Problems = append(o.Problems, kinds.Problem{
 			About: kinds.Ref{APIVersion: "v1", Kind: "Node", Name: s.config.Node}, Reason: kinds.NotFound,
 			Note: "does not exist: it has no labels that objects could select it by; set --node-name to the name of " +
@@ -307,9 +332,11 @@ func (s *Source) collect() *announce.Objects {
 				o.Services[key], o.UIDs[key] = v.Labels, string(v.UID)
 			case *corev1.Node:
 				o.Node = nodeOf(v)
+				s.lastNode = &o.Node
 			}
 		}
 	}
+	o.NodeSeen = s.lastNode != nil
 	return o
 }
 

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -44,7 +45,8 @@ func TestNetworkUnavailable(t *testing.T) {
 	}
 }
 
-// TestNoSuchNode: a node name without a Node is a problem, once Nodes are listed.
+// TestNoSuchNode: a node name without a Node is a problem, once Nodes are listed. A Node that was
+// seen, by this process or a previous one, is deleted when it is gone, and keeps its labels.
 func TestNoSuchNode(t *testing.T) {
 	t.Parallel()
 	listed := false
@@ -66,6 +68,39 @@ func TestNoSuchNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("it is there", 0)
+	deleted := func(when string, want bool) {
+		t.Helper()
+		if got := s.collect(); got.Node.Deleted != want || !got.NodeSeen || len(got.Problems) > 0 ||
+			want && got.Node.Labels["rack"] != n.Labels["rack"] {
+			t.Errorf("%s: %+v, want deleted %v", when, got, want)
+		}
+	}
+	remove := func() {
+		t.Helper()
+		if err := store.Delete(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deleted("it is there, and was seen", false)
+	remove()
+	deleted("it is gone", true)
+	if err := store.Add(n); err != nil {
+		t.Fatal(err)
+	}
+	deleted("it is made anew", false)
+	remove()
+	s.lastNode = nil
+	n.Labels = map[string]string{"rack": "a"}
+	s.remember(n)
+	deleted("it is gone, and was never collected", true)
+	n.Labels = nil
+	next, err := New(Config{Client: &rest.Config{}, Node: "n", NodeSeen: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.nodes.store, next.nodes.synced = store, func() bool { return true }
+	s = next
+	deleted("it is gone, and the previous process has seen it", true)
 }
 
 // TestSameContent: a new version of an object counts only if a part that is read has changed.

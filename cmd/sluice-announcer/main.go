@@ -193,20 +193,24 @@ func (f *flags) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	source, err := cluster.New(cluster.Config{Client: client, Log: f.log, Node: f.node, Namespace: f.namespace,
-		Secrets: f.secrets, MetalLB: f.metallbNamespace, Beats: &f.beats})
+	source, err := cluster.New(cluster.Config{Client: client, Log: f.log, Node: f.node,
+		NodeSeen: announce.NodeSeen(f.state(), f.node), Namespace: f.namespace, Secrets: f.secrets,
+		MetalLB: f.metallbNamespace, Beats: &f.beats})
 	if err != nil {
 		return err
 	}
 	return f.announce(ctx, source, source.Report, l)
 }
 
+// state is the file for the next process.
+func (f *flags) state() string { return filepath.Join(f.stateDir, "announced.json") }
+
 // announce runs until ctx is done.
 func (f *flags) announce(
 	ctx context.Context, source announce.Source, report func(kinds.Problem, bool), l net.Listener,
 ) error {
 	c := announce.Config{Report: report, Log: f.log, Version: version, Source: source, Gateway: f.gateway, Hold: f.hold,
-		State: filepath.Join(f.stateDir, "announced.json"), DrainDelay: f.drainDelay, Beats: &f.beats}
+		State: f.state(), DrainDelay: f.drainDelay, Beats: &f.beats}
 	resumed := announce.Resumes(c.State)
 	id, _ := netip.ParseAddr(f.routerID) // check has parsed it; not valid if empty
 	f.layer2.Log, f.layer2.Name, f.layer2.Beats = f.log, f.node, &f.beats
