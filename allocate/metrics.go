@@ -8,10 +8,12 @@ import (
 	"sluice.dev/sluice/allocate/pools"
 )
 
-// Metrics are the controller's metrics. A process that does not lead only exports that fact.
+// Metrics are the controller's metrics, and whether it is ready. A process that does not lead only
+// exports that fact, and is ready.
 type Metrics struct {
 	mu      sync.Mutex
 	current *controller
+	waiting string // why a leader gives no addresses yet; empty: it does, or does not lead
 }
 
 // leads sets the controller of the running term; nil: this process does not lead.
@@ -21,7 +23,28 @@ func (m *Metrics) leads(c *controller) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.current = c
+	m.current, m.waiting = c, ""
+}
+
+// waitsFor sets the reason that the leader gives no addresses yet.
+func (m *Metrics) waitsFor(what string) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.waiting = what
+}
+
+// NotReady returns why this process leads and gives no addresses; nil: it gives them, or does not
+// lead.
+func (m *Metrics) NotReady() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.waiting == "" {
+		return nil
+	}
+	return []string{"this process leads and gives no addresses yet: " + m.waiting}
 }
 
 var (

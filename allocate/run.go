@@ -162,6 +162,8 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 			e.Add(about, corev1.EventTypeWarning, reason, "ReadPool", note)
 		}, nodesIn: k.nodesIn}}
 	k.nodesChanged = p.changed.Raise
+	defer c.Metrics.leads(nil)
+	c.Metrics.waitsFor("Services and Namespaces are not listed")
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer k.queue.ShutDown()
@@ -174,9 +176,11 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 	if err := k.start(ctx, &running, labelsChanged); err != nil {
 		return err
 	}
+	c.Metrics.waitsFor("Nodes are not listed")
 	if err := k.followNodes(ctx, &running); err != nil {
 		return err
 	}
+	c.Metrics.waitsFor("pools are not listed")
 	if err := p.start(ctx, &running); err != nil {
 		return err
 	}
@@ -184,6 +188,7 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 	if !l.handedOver() {
 		var err error
 		begin := time.Now()
+		c.Metrics.waitsFor("each Service is written once, so that no write of a previous leader can succeed")
 		l.doubt()
 		if services, err = k.fence(ctx, services); err != nil {
 			return err
@@ -201,7 +206,6 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 	list, unreadable := p.read()
 	k.setPools(list, unreadable, services)
 	c.Metrics.leads(k)
-	defer c.Metrics.leads(nil)
 	k.enqueue()
 	for i := range c.Workers {
 		running.Go(func() { k.work(ctx, fmt.Sprintf("writer %d of Services", i)) })
@@ -314,6 +318,7 @@ func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 		if there {
 			break
 		}
+		p.waits(addressPools, "the API server does not have the kind", err)
 		if first || err != nil {
 			p.config.Log.Warn("the API server has no AddressPools; no address is given until it does: install the "+
 				"CustomResourceDefinition of the chart", "kind", addressPools.GroupResource(), "error", err)
@@ -327,6 +332,7 @@ func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 	}
 	there, err := kubewatch.Served(ctx, p.client.Discovery(), ipAddressPools)
 	for ; err != nil; there, err = kubewatch.Served(ctx, p.client.Discovery(), ipAddressPools) {
+		p.waits(ipAddressPools, "", err)
 		p.config.Log.Warn("cannot find out whether pools of MetalLB exist; no address is given until that succeeds",
 			"error", err)
 		if pause(ctx, askEvery); ctx.Err() != nil {
@@ -338,6 +344,14 @@ func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 	}
 	running.Go(func() { p.expect(ctx, running) })
 	return nil
+}
+
+// waits reports that the leader gives no addresses until a kind can be listed: why, or an error.
+func (p *poolSource) waits(kind schema.GroupVersionResource, why string, err error) {
+	if err != nil {
+		why = err.Error()
+	}
+	p.config.Metrics.waitsFor(kind.GroupResource().String() + " are not listed: " + why)
 }
 
 // expect waits until the API server has MetalLB's pools, and follows them.
@@ -425,6 +439,9 @@ func (p *poolSource) notListed(
 		state = "until then their addresses are not given, and Services keep addresses that no other pool has"
 	}
 	return func(err error, persistent, changed bool) {
+		if kind == addressPools {
+			p.waits(kind, "", err)
+		}
 		if kind == ipAddressPools && persistent {
 			p.mu.Lock()
 			before := p.unlisted

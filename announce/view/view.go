@@ -4,6 +4,7 @@ package view
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -27,6 +28,15 @@ type View struct {
 	VIPs     []VIP     `json:"vips"`
 	Sources  []Source  `json:"sources,omitempty"`
 	Problems []Problem `json:"problems"`
+}
+
+// NotReady returns why the announcer must not count as ready: a rollout must not continue with an
+// announcer that announces nothing. A gateway that is not announced for a reason (Why) is ready.
+func (v *View) NotReady() []string {
+	if v.Waiting == "" {
+		return v.Stalled
+	}
+	return append(slices.Clone(v.Stalled), "nothing is announced yet: "+v.Waiting)
 }
 
 // Peer is one session, or another gateway of a link (Layer2).

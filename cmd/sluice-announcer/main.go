@@ -118,9 +118,11 @@ func command() *cobra.Command {
 
 func status() *cobra.Command {
 	var socket string
+	var live bool
 	c := &cobra.Command{Use: "status", Short: "Print the peers to which each VIP is announced, or why it is not",
 		Long: "status prints the peers to which each VIP is announced, or why it is not. It fails if the announcer\n" +
-			"does not answer, or if one of its loops has stalled; the pod's probes run it.",
+			"does not answer, if one of its loops has stalled, or if it announces nothing because it waits for\n" +
+			"objects or for the gateway. The pod's probes run it.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			v, err := view.Ask(c.Context(), socket)
@@ -130,12 +132,19 @@ func status() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := view.Print(c.OutOrStdout(), v); err != nil || len(v.Stalled) == 0 {
+			if err := view.Print(c.OutOrStdout(), v); err != nil {
 				return err
 			}
-			return errors.New("the announcer has stalled: " + strings.Join(v.Stalled, "; "))
+			switch {
+			case len(v.Stalled) > 0:
+				return errors.New("the announcer has stalled: " + strings.Join(v.Stalled, "; "))
+			case !live && v.Waiting != "":
+				return errors.New("the announcer is not ready: " + strings.Join(v.NotReady(), "; "))
+			}
+			return nil
 		}}
 	c.Flags().StringVar(&socket, "socket", view.DefaultSocket, "status socket of the announcer")
+	c.Flags().BoolVar(&live, "live", false, "do not fail while the announcer waits: a restart does not help")
 	return c
 }
 
@@ -221,8 +230,11 @@ func (f *flags) announce(
 	c.Speakers = []announce.Speaker{bgp.New(bgp.Config{Log: f.log, RouterID: id, Restarting: resumed}), link}
 	loop := announce.New(c)
 	if f.listen != "" {
-		if err := metricsserver.Start(ctx, f.listen, f.log, &f.beats, announce.Metrics{View: loop.View},
-			link); err != nil {
+		if err := metricsserver.Start(ctx, f.listen, f.log, &f.beats, func() []string {
+			v := loop.View()
+			v.Stalled = nil // the server has them
+			return v.NotReady()
+		}, announce.Metrics{View: loop.View}, link); err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
 	}

@@ -155,7 +155,7 @@ func TestExitCodes(t *testing.T) {
 }
 
 // TestStatusOfAStalledAnnouncer: the command of the probes fails with the reason, after it has
-// printed the status.
+// printed the status. While the announcer waits, it is not ready, and it is alive.
 func TestStatusOfAStalledAnnouncer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := view.Listen(path)
@@ -165,19 +165,31 @@ func TestStatusOfAStalledAnnouncer(t *testing.T) {
 	var current atomic.Pointer[view.View]
 	current.Store(&view.View{Node: "gateway-a", Gateway: "yes"})
 	go view.Serve(t.Context(), l, current.Load, slog.New(slog.DiscardHandler))
-	run := func() (string, error) {
+	run := func(args ...string) (string, error) {
 		var out strings.Builder
 		c := command()
 		c.SetOut(&out)
-		c.SetArgs([]string{"status", "--socket", path})
+		c.SetArgs(append([]string{"status", "--socket", path}, args...))
 		err := c.ExecuteContext(t.Context())
 		return out.String(), err
 	}
 	if out, err := run(); err != nil || strings.Contains(out, "NOT UP TO DATE") {
 		t.Errorf("%v: %s", err, out)
 	}
+	const forbidden = "objects of the API server: bgppeers.sluice.dev"
+	current.Store(&view.View{Node: "gateway-a", Waiting: forbidden})
+	if out, err := run(); err == nil || !strings.Contains(err.Error(), "ready: nothing is announced yet: "+forbidden) ||
+		!strings.Contains(out, forbidden) {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, err := run("--live"); err != nil || !strings.Contains(out, forbidden) {
+		t.Errorf("%v: %s", err, out)
+	}
 	stalled := &view.View{Node: "gateway-a", Stalled: []string{"announcement loop: stalled since 10:00:00"}}
 	current.Store(stalled)
+	if _, err := run("--live"); err == nil {
+		t.Error("a stalled announcer is alive")
+	}
 	out, err := run()
 	if err == nil || !strings.Contains(err.Error(), stalled.Stalled[0]) || !strings.Contains(out, "gateway-a") ||
 		!strings.Contains(out, "NOT UP TO DATE: "+stalled.Stalled[0]) {

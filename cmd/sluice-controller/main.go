@@ -107,7 +107,7 @@ func (f *flags) run(ctx context.Context) (err error) {
 	f.Identity = host + "_" + rand.Text() // unique to this process
 	f.Metrics, f.Beats = &allocate.Metrics{}, &f.beats
 	if f.listen != "" {
-		if err := metricsserver.Start(ctx, f.listen, f.Log, f.Beats, f.Metrics); err != nil {
+		if err := metricsserver.Start(ctx, f.listen, f.Log, f.Beats, f.Metrics.NotReady, f.Metrics); err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
 	}

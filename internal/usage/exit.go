@@ -36,7 +36,7 @@ var ExitCodes = []ExitCode{
 	{Findings, "sluice simulate", "the change drops or moves flows, ports run out, or packets exceed the MTU"},
 	{Findings, "sluice who", "no flow had the source at that time"},
 	{Failure, "sluice probe", "not live, or not ready"},
-	{Failure, "sluice-announcer status", "the announcer does not answer, or has stalled"},
+	{Failure, "sluice-announcer status", "the announcer does not answer, has stalled, or announces nothing yet"},
 	{Failure, "kubectl sluice", "a gateway failed or did not answer; the others' answers are printed"},
 	{Findings, "kubectl sluice who", "no gateway had a flow with the source at that time"},
 }

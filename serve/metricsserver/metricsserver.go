@@ -22,9 +22,11 @@ import (
 
 // Start answers on a TCP address until ctx is done, with the metrics of collectors, of the Go
 // runtime, of the process and of its log. While loops have stalled by beats, /readyz and /healthz
-// answer 503 and list them: /readyz by Bounds.Unready, /healthz by Bounds.Restart.
+// answer 503 and list them: /readyz by Bounds.Unready, /healthz by Bounds.Restart. /readyz also
+// fails with the reasons that waiting returns.
 func Start(
-	ctx context.Context, address string, log *slog.Logger, beats *heartbeat.Set, of ...prometheus.Collector,
+	ctx context.Context, address string, log *slog.Logger, beats *heartbeat.Set, waiting func() []string,
+	of ...prometheus.Collector,
 ) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -40,7 +42,9 @@ func Start(
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, beats.Dead()) })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, beats.Unready()) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, append(beats.Unready(), waiting()...))
+	})
 	s := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
 	context.AfterFunc(ctx, func() { s.Close() })
 	go func() {
@@ -51,11 +55,11 @@ func Start(
 	return nil
 }
 
-func answer(w http.ResponseWriter, stalled []string) {
-	if len(stalled) == 0 {
+func answer(w http.ResponseWriter, reasons []string) {
+	if len(reasons) == 0 {
 		fmt.Fprintln(w, "ok")
 		return
 	}
 	w.WriteHeader(http.StatusServiceUnavailable)
-	fmt.Fprintln(w, strings.Join(stalled, "\n"))
+	fmt.Fprintln(w, strings.Join(reasons, "\n"))
 }
