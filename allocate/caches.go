@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 
 	"sluice.dev/sluice/internal/kubewatch"
 )
@@ -18,12 +17,12 @@ var (
 	ipAddressPools = schema.GroupVersionResource{Group: "metallb.io", Version: "v1beta1", Resource: "ipaddresspools"}
 )
 
-func newServices(client kubernetes.Interface) (cache.SharedIndexInformer, error) {
+func newServices(client kubernetes.Interface) (*kubewatch.Informer, error) {
 	api := client.CoreV1().Services(metav1.NamespaceAll)
 	return kubewatch.NewInformer(&corev1.Service{}, "", api.List, api.Watch)
 }
 
-func newNamespaces(client kubernetes.Interface) (cache.SharedIndexInformer, error) {
+func newNamespaces(client kubernetes.Interface) (*kubewatch.Informer, error) {
 	api := client.CoreV1().Namespaces()
 	return kubewatch.NewInformer(&corev1.Namespace{}, "", api.List, api.Watch)
 }
@@ -31,7 +30,7 @@ func newNamespaces(client kubernetes.Interface) (cache.SharedIndexInformer, erro
 // newPools returns an informer of the pools in a namespace; "" for a cluster-scoped kind.
 func newPools(
 	client dynamic.Interface, resource schema.GroupVersionResource, namespace string,
-) (cache.SharedIndexInformer, error) {
+) (*kubewatch.Informer, error) {
 	api := client.Resource(resource).Namespace(namespace)
 	return kubewatch.NewInformer(&unstructured.Unstructured{}, "", api.List, api.Watch)
 }

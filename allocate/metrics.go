@@ -1,11 +1,15 @@
 package allocate
 
 import (
+	"fmt"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"sluice.dev/sluice/allocate/pools"
+	"sluice.dev/sluice/internal/kubewatch"
 )
 
 // Metrics are the controller's metrics, and whether it is ready. A process that does not lead only
@@ -13,6 +17,7 @@ import (
 type Metrics struct {
 	mu      sync.Mutex
 	current *controller
+	readers []reader
 	waiting string // why a leader gives no addresses yet; empty: it does, or does not lead
 }
 
@@ -23,7 +28,25 @@ func (m *Metrics) leads(c *controller) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.current, m.waiting = c, ""
+	if m.current, m.waiting = c, ""; c == nil {
+		m.readers = nil
+	}
+}
+
+// reader is an informer of the current term.
+type reader struct {
+	objects string
+	*kubewatch.Informer
+}
+
+// reads adds an informer of the current term.
+func (m *Metrics) reads(objects string, i *kubewatch.Informer) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.readers = append(m.readers, reader{objects, i})
 }
 
 // waitsFor sets the reason that the leader gives no addresses yet.
@@ -36,15 +59,24 @@ func (m *Metrics) waitsFor(what string) {
 	m.waiting = what
 }
 
-// NotReady returns why this process leads and gives no addresses; nil: it gives them, or does not
-// lead.
-func (m *Metrics) NotReady() []string {
+// NotReady returns why this process leads and gives no addresses, or by old objects only; nil: it
+// gives them, or does not lead. Kinds without which a leader gives addresses, or that were removed,
+// are no reason.
+func (m *Metrics) NotReady() (reasons []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.waiting == "" {
-		return nil
+	if m.waiting != "" {
+		reasons = append(reasons, "this process leads and gives no addresses yet: "+m.waiting)
 	}
-	return []string{"this process leads and gives no addresses yet: " + m.waiting}
+	for _, r := range m.readers {
+		since, err := r.Failing()
+		if err == nil || m.waiting == "" && (!r.HasSynced() || apierrors.IsNotFound(err)) {
+			continue
+		}
+		reasons = append(reasons, fmt.Sprintf("%s cannot be read since %s: %v", r.objects,
+			since.UTC().Format(time.RFC3339), err))
+	}
+	return reasons
 }
 
 var (

@@ -21,7 +21,7 @@ import (
 // Services that have one.
 const nodeAddress = "NodeAddress"
 
-func newNodes(client kubernetes.Interface) (cache.SharedIndexInformer, error) {
+func newNodes(client kubernetes.Interface) (*kubewatch.Informer, error) {
 	api := client.CoreV1().Nodes()
 	i, err := kubewatch.NewInformer(&corev1.Node{}, "", api.List, api.Watch)
 	if err != nil {
@@ -44,6 +44,7 @@ func (c *controller) followNodes(ctx context.Context, running *sync.WaitGroup) e
 	if err != nil {
 		return err
 	}
+	c.config.Metrics.reads("Nodes", i)
 	keep := func(o any) {
 		if n, is := o.(*corev1.Node); is {
 			c.keepNode(n.Name, addressesOfNode(n))

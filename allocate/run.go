@@ -240,6 +240,8 @@ func (c *controller) start(ctx context.Context, running *sync.WaitGroup, labelsC
 	if err != nil {
 		return err
 	}
+	c.config.Metrics.reads("Services", services)
+	c.config.Metrics.reads("Namespaces", namespaces)
 	c.services, c.namespaces = services.GetStore(), namespaces.GetStore()
 	enqueue := func(o any) {
 		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
@@ -380,6 +382,7 @@ func (p *poolSource) follow(
 	if err != nil {
 		return err
 	}
+	p.config.Metrics.reads(kind.GroupResource().String(), i)
 	beat := p.config.Beats.Add("reader of "+kind.GroupResource().String(), heartbeat.DefaultBounds)
 	if _, err := i.AddEventHandler(kubewatch.Beating(beat, cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { p.changed.Raise() },

@@ -65,12 +65,21 @@ type resource struct {
 	name     string // of the one watched object; empty: all are watched
 	store    cache.Store
 	synced   func() bool // nil: there is no store yet
+	informer *kubewatch.Informer
 	// absent: Objects does not wait for its first list. The API server does not have the kind, or
 	// it is MetalLB's and cannot be listed, for example because the right to do so was deleted with
 	// MetalLB's namespace.
 	absent bool
 	// refused: the kind exists, and its last list failed.
 	refused bool
+}
+
+// failing returns since when the objects cannot be read, and why.
+func (r *resource) failing() (time.Time, error) {
+	if r.informer == nil {
+		return time.Time{}, nil
+	}
+	return r.informer.Failing()
 }
 
 // known reports whether the store has all its objects.
@@ -91,7 +100,8 @@ type Source struct {
 	secrets   map[string]*resource // by name
 	theirs    *resource            // MetalLB's pools; nil if they are not read
 	objects   *announce.Objects
-	lastNode  *announce.Node // as it was read last; nil: it was never seen
+	unread    []kinds.Problem // of objects: kinds that cannot be read
+	lastNode  *announce.Node  // as it was read last; nil: it was never seen
 }
 
 // New returns a Source. It sends no request before Run.
@@ -210,7 +220,7 @@ func (s *Source) follow(ctx context.Context, r *resource, changed func()) {
 		return
 	}
 	s.mu.Lock()
-	r.store, r.synced = informer.GetStore(), informer.HasSynced
+	r.informer, r.store, r.synced = informer, informer.GetStore(), informer.HasSynced
 	s.mu.Unlock()
 	go func() {
 		if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
@@ -270,7 +280,7 @@ func (s *Source) notListed(r *resource, changed func()) func(err error, persiste
 	}
 }
 
-func (s *Source) informer(r *resource) (cache.SharedIndexInformer, error) {
+func (s *Source) informer(r *resource) (*kubewatch.Informer, error) {
 	switch r {
 	case s.services: // only their metadata
 		api := s.metadata.Resource(r.GroupVersionResource)
@@ -296,13 +306,37 @@ func (s *Source) Objects() (*announce.Objects, string) {
 	defer s.mu.Unlock()
 	for _, r := range s.resources {
 		if !r.absent && !r.known() {
-			return nil, "objects of the API server " + s.config.Client.Host + ": " + r.GroupResource().String()
+			waiting := "objects of the API server " + s.config.Client.Host + ": " + r.GroupResource().String()
+			if _, err := r.failing(); err != nil {
+				waiting += ": " + err.Error()
+			}
+			return nil, waiting
 		}
 	}
-	if s.objects == nil {
-		s.objects = s.collect()
+	if unread := s.unreadKinds(); s.objects == nil || !slices.Equal(unread, s.unread) {
+		s.objects, s.unread = s.collect(), unread
+		s.objects.Problems = append(s.objects.Problems, unread...)
 	}
 	return s.objects, ""
+}
+
+// unreadKinds returns a Problem for each kind whose objects cannot be read. A kind that was removed
+// has no objects to read. MetalLB's kinds may be left without the right to list them, as it was.
+func (s *Source) unreadKinds() (problems []kinds.Problem) {
+	for _, r := range s.resources {
+		since, err := r.failing()
+		if err == nil || r.optional && apierrors.IsNotFound(err) || r.absent && !r.known() {
+			continue
+		}
+		state := "the last known objects stay in force"
+		if !r.known() {
+			state = "they are not used until they can"
+		}
+		problems = append(problems, kinds.Problem{About: kinds.OfNode(s.config.Node),
+			Reason: kinds.Unread, Note: fmt.Sprintf("%s cannot be read since %s: %v; %s", r.GroupResource(),
+				since.UTC().Format(time.RFC3339), err, state)})
+	}
+	return problems
 }
 
 func (s *Source) collect() *announce.Objects {
@@ -314,7 +348,7 @@ func (s *Source) collect() *announce.Objects {
 		o.Node.Deleted = true
 	} else if s.nodes.known() && len(s.nodes.store.List()) == 0 {
 		o.Problems = append(o.Problems, kinds.Problem{
-			About: kinds.Ref{APIVersion: "v1", Kind: "Node", Name: s.config.Node}, Reason: kinds.NotFound,
+			About: kinds.OfNode(s.config.Node), Reason: kinds.NotFound,
 			Note: "does not exist: it has no labels that objects could select it by; set --node-name to the name of " +
 				"this node's Node object",
 		})

@@ -1,13 +1,23 @@
 package cluster
 
 import (
+	"context"
+	"errors"
 	"net/netip"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"sluice.dev/sluice/internal/kubewatch"
 )
 
 // A Node's address is its first internal IPv4 address.
@@ -101,6 +111,62 @@ func TestNoSuchNode(t *testing.T) {
 	next.nodes.store, next.nodes.synced = store, func() bool { return true }
 	s = next
 	deleted("it is gone, and the previous process has seen it", true)
+}
+
+// TestUnreadKind: a kind that was read, and that cannot be read any more, is a problem with its
+// time and error, and its objects stay.
+func TestUnreadKind(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		forbidden := apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("no right"))
+		var refuse error
+		informer, err := kubewatch.NewInformer(&corev1.Node{}, "n",
+			func(context.Context, metav1.ListOptions) (*corev1.NodeList, error) {
+				return &corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n"}}}}, refuse
+			}, func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				if o.SendInitialEvents != nil {
+					return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
+				}
+				if refuse != nil {
+					return nil, refuse
+				}
+				w := watch.NewFake()
+				time.AfterFunc(time.Minute, w.Stop)
+				return w, nil
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The default handler sleeps until the time by the clock outside of the bubble.
+		err = informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &resource{informer: informer, store: informer.GetStore(), synced: informer.HasSynced}
+		r.Resource = "nodes"
+		s := &Source{config: Config{Client: &rest.Config{}, Node: "n"}, nodes: r, resources: []*resource{r}}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); informer.RunWithContext(ctx) }()
+		time.Sleep(30 * time.Second)
+		if o, waiting := s.Objects(); waiting != "" || len(o.Problems) > 0 || !o.NodeSeen {
+			t.Errorf("%q, %+v", waiting, o)
+		}
+		refuse = forbidden
+		time.Sleep(2 * time.Minute)
+		if o, _ := s.Objects(); len(o.Problems) != 1 || !o.NodeSeen || o.Node.Deleted ||
+			!strings.Contains(o.Problems[0].Note, "nodes cannot be read since ") ||
+			!strings.Contains(o.Problems[0].Note, "no right; the last known objects stay in force") {
+			t.Errorf("%+v", o)
+		}
+		refuse = nil
+		time.Sleep(5 * time.Minute)
+		if o, _ := s.Objects(); len(o.Problems) > 0 {
+			t.Errorf("%+v", o)
+		}
+		cancel()
+		<-ended
+	})
 }
 
 // TestSameContent: a new version of an object counts only if a part that is read has changed.

@@ -29,6 +29,9 @@ type Ref struct {
 	UID        string `json:"uid,omitempty"`
 }
 
+// OfNode names a Node: problems of a host that concern no object are about its Node.
+func OfNode(name string) Ref { return Ref{APIVersion: "v1", Kind: "Node", Name: name} }
+
 func (r Ref) String() string {
 	if r.Namespace != "" {
 		return fmt.Sprintf("%s %s/%s", r.Kind, r.Namespace, r.Name)
@@ -52,6 +55,7 @@ const (
 	NotServed    = "NotServed"    // the gateway does not serve an interface that it names or needs
 	PrefixLimit  = "PrefixLimit"  // the peer sends too many routes
 	RouterTaken  = "RouterTaken"  // another BGPPeer of the node has the session with the router, and is used
+	Unread       = "Unread"       // objects, or a file, cannot be read (any more)
 )
 
 // Problem is a mistake in an object, and its effect.

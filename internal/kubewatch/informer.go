@@ -4,8 +4,10 @@ package kubewatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,26 +31,91 @@ func NewInformer[L runtime.Object](
 	example runtime.Object, name string,
 	list func(context.Context, metav1.ListOptions) (L, error),
 	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),
-) (cache.SharedIndexInformer, error) {
+) (*Informer, error) {
 	only := ""
 	if name != "" {
 		only = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 	}
+	i := &Informer{}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			if o.ResourceVersion == "0" {
 				o.ResourceVersion = ""
 			}
 			o.FieldSelector = only
-			return list(ctx, o)
+			i.begin()
+			objects, err := list(ctx, o)
+			return objects, i.note(ctx, err, false)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = only
-			return follow(ctx, o)
+			i.begin()
+			events, err := follow(ctx, o)
+			return events, i.note(ctx, err, true)
 		},
 	}
-	i := cache.NewSharedIndexInformer(lw, example, 0, cache.Indexers{})
+	i.SharedIndexInformer = cache.NewSharedIndexInformer(lw, example, 0, cache.Indexers{})
 	return i, i.SetTransform(withoutManagedFields)
+}
+
+// Informer is an informer that knows since when its objects cannot be read.
+type Informer struct {
+	cache.SharedIndexInformer
+
+	mu    sync.Mutex // guards the fields below
+	err   error      // why there is no watch; nil: the last request succeeded, or none has ended
+	since time.Time  // of err
+	begun time.Time  // when the request began that has no answer yet; zero: none
+}
+
+// tolerated is how long objects may be unread before that counts: an API server that restarts
+// refuses requests for some seconds.
+const tolerated = 5 * time.Second
+
+var errNoAnswer = errors.New("the API server does not answer")
+
+// Failing returns since when objects cannot be read, and why; nil: they can, or could until a few
+// seconds ago. Any goroutine may call it.
+func (i *Informer) Failing() (since time.Time, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if since, err = i.since, i.err; err == nil && !i.begun.IsZero() {
+		since, err = i.begun, errNoAnswer
+	}
+	if err == nil || time.Since(since) < tolerated {
+		return time.Time{}, nil
+	}
+	return since, err
+}
+
+// begin records that a request begins: an informer sends one after the other.
+func (i *Informer) begin() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.begun = time.Now()
+}
+
+// note records the result of a request. Only an open watch shows that no event is missed. Two
+// errors make client-go list instead and are no failures: an expired watch, and Invalid where lists
+// are not streamed (servers before 1.32).
+func (i *Informer) note(ctx context.Context, err error, watching bool) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.begun = time.Time{}
+	switch {
+	case err == nil:
+		if watching {
+			i.err, i.since = nil, time.Time{}
+		}
+	case ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) ||
+		watching && apierrors.IsInvalid(err):
+	default:
+		if i.err == nil {
+			i.since = time.Now()
+		}
+		i.err = err
+	}
+	return err
 }
 
 // Beating returns handlers that call h's handlers and report a heartbeat. An informer calls its
