@@ -21,6 +21,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"sluice.dev/sluice/announce"
+	"sluice.dev/sluice/announce/kinds"
 	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/trusted"
 )
@@ -121,7 +122,12 @@ func Decode(text []byte) (list []*unstructured.Unstructured, err error) {
 func (s *Source) Objects() (*announce.Objects, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &announce.Objects{Kinds: s.kinds, Node: s.node}, ""
+	o := &announce.Objects{Kinds: s.kinds, Node: s.node}
+	if s.refused != "" {
+		o.Problems = append(o.Problems, kinds.Problem{About: kinds.OfNode(s.node.Name), Reason: kinds.Unread,
+			Note: fmt.Sprintf("the file is rejected, its previous version stays in force: %s", s.refused)})
+	}
+	return o, ""
 }
 
 // Run implements announce.Source: it reads the file again when it has changed. A file with mistakes
@@ -143,24 +149,26 @@ func (s *Source) Run(ctx context.Context, changed func()) {
 	}
 }
 
+// look reports whether Objects has another result.
 func (s *Source) look() (changed bool) {
 	text, err := trusted.Read(s.path)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil && bytes.Equal(text, s.text) {
+		changed = s.refused != ""
 		s.refused = ""
-		return false
+		return changed
 	}
 	var list []*unstructured.Unstructured
 	if err == nil {
 		list, err = Decode(text)
 	}
 	if err != nil {
-		if s.refused != err.Error() {
+		if changed = s.refused != err.Error(); changed {
 			s.refused = err.Error()
 			s.log.Error("the file is rejected, its previous version stays in force", "file", s.path, "error", err)
 		}
-		return false
+		return changed
 	}
 	s.log.Info("the file has changed", "file", s.path, "objects", len(list))
 	s.take(text, list)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/announce"
+	"sluice.dev/sluice/announce/kinds"
 	"sluice.dev/sluice/announce/layer2/frame"
 	"sluice.dev/sluice/announce/view"
 )
@@ -19,6 +20,10 @@ func (s *Speaker) Report() announce.Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := announce.Report{Problems: slices.Clone(s.plan.Problems)}
+	if s.refused != "" {
+		r.Problems = append(r.Problems, kinds.Problem{About: kinds.OfNode(s.config.Name), Reason: kinds.Unread,
+			Note: "the keys of layer 2 cannot be read, the previous ones stay in force: " + s.refused})
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.links)) {
 		l := s.links[name]
 		l.mu.Lock()

@@ -150,6 +150,7 @@ func (s *Speaker) Changed() <-chan struct{} { return s.changed }
 // Apply implements announce.Speaker.
 func (s *Speaker) Apply(w *announce.World) {
 	if len(w.Set.Layer2) == 0 || s.config.KeyFile == "" {
+		s.refused = ""
 		s.replace(withoutKey(w), nil)
 		return
 	}

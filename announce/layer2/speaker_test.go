@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +76,40 @@ func TestWithoutKey(t *testing.T) {
 	}
 }
 
+// TestKeyFileRejected: a key file that cannot be used any more is a problem, and the previous keys
+// stay in force.
+func TestKeyFileRejected(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "key")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(strings.Repeat("k", 32) + "\n")
+	s, err := New(Config{Log: slog.New(slog.DiscardHandler), Name: "n", KeyFile: path, Every: DefaultEvery,
+		Silent: DefaultSilent, JoinTime: DefaultJoinTime})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.list = func([]string) ([]Interface, error) { return nil, nil }
+	w := &announce.World{Gateway: announce.Yes}
+	w.Set, _ = new(kinds.Reader).Read([]*unstructured.Unstructured{object(t, "L2Advertisement", "a", "{}")})
+	keys := s.keys
+	for _, text := range []string{"short\n", strings.Repeat("k", 32) + "\n"} {
+		write(text)
+		s.Apply(w)
+		rejected := slices.ContainsFunc(s.Report().Problems, func(p kinds.Problem) bool {
+			return p.Reason == kinds.Unread && strings.Contains(p.Note, "the previous ones stay in force: ")
+		})
+		if rejected != (text == "short\n") || !s.keys.Equal(keys) {
+			t.Errorf("key file %q: %+v", text, s.Report().Problems)
+		}
+	}
+}
+
 // TestInterfacesNotRead: a gateway that fails while the interfaces cannot be read, for example
 // because the process is out of descriptors, still gives up its VIPs.
 func TestInterfacesNotRead(t *testing.T) {
@@ -100,7 +135,7 @@ func TestInterfacesNotRead(t *testing.T) {
 	})
 	w.VIPs = []*announce.VIPVerdict{{VIP: vip, Pool: w.Set.PoolOf(vip), Grade: announce.Yes}}
 	s.Apply(w)
-	if !s.plan.Ready || len(s.plan.Links["none"]) != 1 {
+	if !s.plan.Ready || len(s.plan.Links["none"]) != 1 || len(s.Report().Problems) > 0 {
 		t.Fatalf("%+v", s.plan)
 	}
 	s.list = func([]string) ([]Interface, error) { return nil, unix.EMFILE }
