@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -70,33 +72,48 @@ func (d *Daemon) followAddresses(ctx context.Context) {
 	}
 }
 
-// watchConfig reloads the file when it changes and on a signal. It watches the directory, because
-// editors and ConfigMaps replace the file. It begins with a comparison, because the file may have
-// changed after it was loaded.
+// configRescan is the interval of comparisons without a notification: a directory that is replaced
+// loses its watch, and a node may have no inotify instance left.
+const configRescan = 5 * time.Second
+
+// watchConfig reloads the file when it changes and on a signal.
 func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
+	notify, err := fsnotify.NewWatcher()
+	if err == nil {
+		defer notify.Close()
+	} else {
+		d.log.Warn("no file notifications; changes of the configuration are found by comparison", "every",
+			configRescan, "error", err)
+	}
+	tick := time.NewTicker(configRescan)
+	defer tick.Stop()
+	d.followConfig(ctx, hup, notify, tick.C)
+}
+
+// followConfig is watchConfig with its notifications, nil if there are none, and the times of
+// comparisons without them. It begins with a comparison, because the file may have changed after it
+// was loaded.
+func (d *Daemon) followConfig(
+	ctx context.Context, hup <-chan os.Signal, notify *fsnotify.Watcher, tick <-chan time.Time,
+) {
 	var events <-chan fsnotify.Event
 	var lost <-chan error
-	w, err := watchDirectory(filepath.Dir(d.settings.file))
-	if err == nil {
-		defer w.Close()
-		events, lost = w.Events, w.Errors
-	} else {
-		d.log.Warn("changes of the configuration file are not noticed; SIGHUP reloads it", "error", err)
+	if notify != nil {
+		events, lost = notify.Events, notify.Errors
 	}
 	beat := d.beats.Add("watch of the configuration", heartbeat.FileBounds)
 	defer beat.Rest()
-	d.compareConfig(ctx)
-	watched := "" // maglev.seedFile
+	replaced := false
+	var compared chan struct{} // closed after the comparison, unless nil
 	for {
 		beat.Beat()
-		// A directory that does not exist yet is tried again after each event.
-		if f := d.settings.config().Maglev.SeedFile; f != watched && f != "" && w != nil {
-			if w.Add(filepath.Dir(f)) == nil {
-				watched = f
-				d.compareConfig(ctx)
-			}
+		d.watchDirectories(notify)
+		d.compareConfig(ctx, replaced)
+		if compared != nil {
+			close(compared)
 		}
 		beat.Rest()
+		replaced, compared = false, nil
 		select {
 		case <-ctx.Done():
 			return
@@ -104,22 +121,55 @@ func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
 			beat.Beat()
 			d.reload(ctx)
 		case <-events:
-			beat.Beat()
-			d.compareConfig(ctx)
+			replaced = true
 		case err := <-lost: // too many events at once, for example: one of the lost may be the file's
-			beat.Beat()
 			d.log.Debug("watching the configuration", "error", err)
-			d.compareConfig(ctx)
+			replaced = true
+		case <-tick:
+		case compared = <-d.compares:
 		}
 	}
 }
 
-// compareConfig reloads the file if it has changed. Otherwise it reads the seed again.
-func (d *Daemon) compareConfig(ctx context.Context) {
-	if d.settings.changed() {
+// watchDirectories watches the directories of the file and of maglev.seedFile, because editors and
+// ConfigMaps replace the files. It is called before each comparison, because a directory that is
+// moved or made again loses its watch. A comparison reports a directory that does not exist.
+func (d *Daemon) watchDirectories(notify *fsnotify.Watcher) {
+	if notify == nil {
+		return
+	}
+	_ = notify.Add(filepath.Dir(d.settings.file))
+	if f := d.settings.config().Maglev.SeedFile; f != "" {
+		_ = notify.Add(filepath.Dir(f))
+	}
+}
+
+// compareConfig reloads the file if it has changed. Otherwise it reads the seed again. replaced is
+// settings.changed's.
+func (d *Daemon) compareConfig(ctx context.Context, replaced bool) {
+	if d.settings.changed(replaced) {
 		d.reload(ctx)
 	} else if d.seed.refresh() {
 		d.configure(ctx)
+	}
+}
+
+// waitConfig returns nil when the files, as they were at the call, are loaded and compiled, or
+// refused.
+func (d *Daemon) waitConfig(ctx context.Context) error {
+	done := make(chan struct{})
+	requests := d.compares
+	for {
+		select {
+		case requests <- done:
+			requests = nil
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("%w: the configuration file is not compared with the loaded one yet", ctx.Err())
+		case <-d.life.ctx.Done():
+			return errors.New("the daemon ends")
+		}
 	}
 }
 

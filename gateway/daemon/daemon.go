@@ -82,7 +82,8 @@ type Daemon struct {
 	// formerSources are source addresses that this gateway had in a group before it started, and
 	// that flows may have; nil: none.
 	formerSources atomic.Pointer[[]netip.Addr]
-	open          chan struct{} // closed when the interfaces are open
+	open          chan struct{}      // closed when the interfaces are open
+	compares      chan chan struct{} // requests of waitConfig
 
 	inputs   inputs
 	compiler *compiler.Compiler // made by the standby, if there was one

@@ -167,6 +167,9 @@ func (d *Daemon) WaitApplied(ctx context.Context) error {
 			return fmt.Errorf("%w: %s", ctx.Err(), stage.not)
 		}
 	}
+	if err := d.waitConfig(ctx); err != nil {
+		return err
+	}
 	return d.loop.WaitListed(ctx)
 }
 

@@ -44,6 +44,7 @@ func Run(ctx context.Context, file string, takeOver bool) error {
 		flows:    flowState{adopted: make(chan struct{})},
 		host:     hostSide{settings: s, log: s.log, lockFD: -1},
 		hops:     nexthop.NewTable(), open: make(chan struct{}),
+		compares: make(chan chan struct{}),
 	}
 	d.life.start(ctx)
 	d.life.spawn(func() { sdnotify.Run(d.life.ctx, d.notifications()) })

@@ -3,17 +3,15 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/internal/journal"
 	"sluice.dev/sluice/internal/logs"
-	"sluice.dev/sluice/internal/trusted"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -71,13 +69,17 @@ func (s *settings) setLevel(c *config.Configuration) {
 	}[c.Log.Level])
 }
 
-// changed reports whether the file exists and differs from the contents that were loaded last. An
-// editor or a kubelet that replaces the file may have removed it for a moment.
-func (s *settings) changed() bool {
-	now, _ := readFile(s.file)
+// changed reports whether the file differs from the contents that were loaded last. If it may have
+// been replaced just now, a missing file counts as unchanged: an editor or a kubelet may have
+// removed it for a moment.
+func (s *settings) changed(replaced bool) bool {
+	now, err := readFile(s.file)
+	if replaced && errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !now.missing && now != s.read
+	return now != s.read
 }
 
 // reload puts the settings of the file in force that need no restart, and returns them. An invalid
@@ -152,18 +154,16 @@ func (s *settings) view() status.ConfigView {
 
 // contents are the result of reading the configuration file.
 type contents struct {
-	text    string
-	refused string // the modes of the file that forbid to read it; a change of modes ends that
-	missing bool
+	text   string
+	unread string // why it could not be read
 }
 
 func readFile(file string) (contents, error) {
 	text, err := config.Read(file)
-	var refusal *trusted.Refusal
-	if errors.As(err, &refusal) {
-		return contents{refused: err.Error()}, err
+	if err != nil {
+		return contents{unread: err.Error()}, err
 	}
-	return contents{text: string(text), missing: err != nil}, err
+	return contents{text: string(text)}, nil
 }
 
 // load is config.Load that also returns the contents, which settings.changed compares.
@@ -172,15 +172,4 @@ func load(file string) (c *config.Configuration, read contents, err error) {
 		c, err = config.ParseFile(file, []byte(read.text))
 	}
 	return c, read, err
-}
-
-func watchDirectory(dir string) (*fsnotify.Watcher, error) {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return nil, err
-	}
-	if err := w.Add(dir); err != nil {
-		return nil, errors.Join(err, w.Close())
-	}
-	return w, nil
 }

@@ -57,7 +57,8 @@ type Gateway interface {
 	// of a second for a million.
 	SourcePorts() []SourcePortsView
 	Status() StatusView
-	// WaitApplied returns nil when everything that was read before the call is published, steered
-	// and seen by every worker, or an error if that fails.
+	// WaitApplied returns nil when the configuration file of the time of the call is loaded or
+	// refused, and everything that the sources had then is published, steered and seen by every
+	// worker, or an error if that fails.
 	WaitApplied(ctx context.Context) error
 }
