@@ -432,8 +432,9 @@ type View struct {
 	Passive bool   // it is checked because no client got an answer from it
 	Down    bool
 	Since   time.Time // of Down, or of the begin
-	// Last is the last result, at At; no result yet: At is zero.
+	// Last is the last result, at At, and OK if it is good; no result yet: At is zero.
 	Last string
+	OK   bool
 	At   time.Time
 	// SlowStart is the share of its weight in percent; 0 if it is all.
 	SlowStart int
@@ -457,7 +458,7 @@ func (t *Tracker) View(name compiler.Endpoint) (v View, ok bool) {
 
 func (e *endpoint) view() View {
 	v := View{Check: e.check.String(), Passive: e.passive, Down: e.down, Since: e.since, At: e.lastAt,
-		Last: e.last.Detail, SlowStart: int(e.share) * 100 / shares}
+		Last: e.last.Detail, OK: e.last.OK, SlowStart: int(e.share) * 100 / shares}
 	if e.last.OK {
 		v.Last = fmt.Sprintf("%s in %v", e.last.Detail, e.last.Took.Round(10*time.Microsecond))
 	}

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/control/compiler"
@@ -62,6 +63,11 @@ func (d *Daemon) checkViews() map[status.CheckedEndpoint]status.CheckView {
 		}
 	})
 	return views
+}
+
+// lastChecks calls f for the last check of each endpoint that has one.
+func (d *Daemon) lastChecks(f func(a netip.Addr, ok bool, at time.Time)) {
+	d.checks.Views(func(e compiler.Endpoint, v endpointhealth.View) { f(e.Addr.Netip(), v.OK, v.At) })
 }
 
 // checkCounts implements metrics.Extras.Checks.

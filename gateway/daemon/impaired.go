@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gaissmai/bart"
+
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/gateway/reach"
@@ -36,10 +38,32 @@ type routed struct {
 	snapshot *services.Snapshot
 	ways     *neigh.Ways // to is its method To
 	to       func(netip.Addr) neigh.Way
+	route    func(netip.Prefix) neigh.Route // the method Route of ways
 	hops     *nexthop.Table
 	view     *nexthop.View
 	facts    *reach.Facts
 	lost     func(f *reach.Facts, w neigh.Way) (why string)
+	// checks calls its argument for the last check of each endpoint.
+	checks func(func(a netip.Addr, ok bool, at time.Time))
+}
+
+// Times of routes that have gone.
+const (
+	// provenEvery is the interval between two comparisons with the checks. A check of the longest
+	// timeout that ends so long after the loss began after it.
+	provenEvery = 10 * time.Second
+	// unusedKept is how long a route is remembered that no endpoint needs.
+	unusedKept = time.Hour
+)
+
+// lostRoute is a route to endpoints that has gone. A default route that is left leads elsewhere:
+// these endpoints and later ones in the prefix count as lost until a route for the prefix is back,
+// the default route has the same next hop, or all checks in the prefix pass.
+type lostRoute struct {
+	neigh.Route
+	at     time.Time // when the search found it
+	used   bool      // an endpoint of this search is in it
+	unused time.Time // since when no search has found such an endpoint; zero if the last one has
 }
 
 // impairments finds the Services whose new connections are likely to fail from this gateway. A port
@@ -54,9 +78,9 @@ type impairments struct {
 	due   time.Time // of the next search
 	of    routed    // the input of last
 	links []string
-	// lost has the endpoints whose route has gone. Only routes count that are no default route. A
-	// default route that is left for such an endpoint leads elsewhere.
-	lost map[netip.Addr]bool
+	// lost has the routes that have gone, without default routes.
+	lost     bart.Table[*lostRoute]
+	provenAt time.Time // next call of forgetProven
 	// ready has, for each next hop of an endpoint, whether the neighbour answered.
 	ready map[nexthop.ID]bool
 	// silent has an endpoint behind each next hop that does not answer.
@@ -70,11 +94,11 @@ func (p *impairments) look(r *routed, now time.Time) map[vipService]string {
 	links := linksOf(r.facts)
 	unchanged := p.last != nil && r.snapshot == p.of.snapshot && r.ways == p.of.ways && r.view == p.of.view &&
 		slices.Equal(links, p.links) && !p.readinessChanged(r.hops)
-	if unchanged || now.Before(p.due) {
+	if now.Before(p.due) || !p.forgetProven(r, now) && unchanged {
 		return p.last
 	}
 	began := time.Now()
-	if next := p.find(r); p.last == nil || !maps.Equal(next, p.last) {
+	if next := p.find(r, now); p.last == nil || !maps.Equal(next, p.last) {
 		p.last = next
 	}
 	p.of, p.links = *r, links
@@ -123,9 +147,9 @@ func (p *impairments) resolveSilent(hops *nexthop.Table, now time.Time) {
 	}
 }
 
-func (p *impairments) find(r *routed) map[vipService]string {
-	before := p.lost
-	p.lost, p.ready, p.silent = map[netip.Addr]bool{}, map[nexthop.ID]bool{}, map[nexthop.ID]header.Addr{}
+func (p *impairments) find(r *routed, now time.Time) map[vipService]string {
+	p.forgetLost(r, now)
+	p.ready, p.silent = map[nexthop.ID]bool{}, map[nexthop.ID]header.Addr{}
 	found, sets := map[vipService]string{}, map[*services.EndpointSet]string{}
 	r.snapshot.Frontends(func(f *services.Frontend) bool {
 		if f.Kind != services.LoadBalancer || f.Outside.Set == nil {
@@ -133,7 +157,7 @@ func (p *impairments) find(r *routed) map[vipService]string {
 		}
 		why, known := sets[f.Outside.Set]
 		if !known {
-			why = p.ofSet(r, f.Outside.Set, before)
+			why = p.ofSet(r, f.Outside.Set, now)
 			sets[f.Outside.Set] = why
 		}
 		if why == "" {
@@ -150,7 +174,7 @@ func (p *impairments) find(r *routed) map[vipService]string {
 }
 
 // ofSet returns why new connections to a set are likely to fail; empty if they are not.
-func (p *impairments) ofSet(r *routed, set *services.EndpointSet, before map[netip.Addr]bool) (why string) {
+func (p *impairments) ofSet(r *routed, set *services.EndpointSet, now time.Time) (why string) {
 	lost, down := 0, false
 	for _, ref := range set.Backends {
 		b := r.snapshot.Backend(ref)
@@ -159,7 +183,7 @@ func (p *impairments) ofSet(r *routed, set *services.EndpointSet, before map[net
 		}
 		// Sets have endpoints that are down only if too many are down (package compiler).
 		down = down || b.Flags&services.BackendDown != 0
-		if of := p.ofBackend(r, b, before); of != "" {
+		if of := p.ofBackend(r, b, now); of != "" {
 			if lost++; why == "" {
 				why = of
 			}
@@ -175,15 +199,12 @@ func (p *impairments) ofSet(r *routed, set *services.EndpointSet, before map[net
 }
 
 // ofBackend returns why packets to an endpoint do not arrive; empty if the gateway knows no reason.
-// before is lost as the previous search has left it.
-func (p *impairments) ofBackend(r *routed, b *services.Backend, before map[netip.Addr]bool) (why string) {
+func (p *impairments) ofBackend(r *routed, b *services.Backend, now time.Time) (why string) {
 	a := b.Addr.Netip()
 	way := r.to(a)
 	why = r.lost(r.facts, way)
-	if (why != "" || way.Default) && (before[a] || p.hadRoute(a)) {
-		if p.lost[a] = true; why == "" {
-			why = "its route has gone, and a default route is left"
-		}
+	if (why != "" || way.Default) && p.lostRoute(r, a, now) && why == "" {
+		why = "its route has gone, and a default route is left"
 	}
 	if why != "" || way.Kind != nexthop.OnLink {
 		return why
@@ -203,11 +224,75 @@ func (p *impairments) ofBackend(r *routed, b *services.Backend, before map[netip
 	return ""
 }
 
-// hadRoute reports whether a route that is no default route led to an address at the last search.
-func (p *impairments) hadRoute(a netip.Addr) bool {
-	if p.of.to == nil {
+// lostRoute reports whether the route to an address has gone, and another next hop is left. It
+// remembers the route of the last search if that has gone.
+func (p *impairments) lostRoute(r *routed, a netip.Addr, now time.Time) bool {
+	host := netip.PrefixFrom(a, a.BitLen())
+	if p.of.route != nil {
+		if old := p.of.route(host); old.Kind == nexthop.OnLink && !old.Default {
+			if left := r.route(host); left.Prefix != old.Prefix && !left.SameHop(&old) {
+				if _, known := p.lost.Get(old.Prefix); !known {
+					p.lost.Insert(old.Prefix, &lostRoute{Route: old, at: now})
+				}
+			}
+		}
+	}
+	if p.lost.Size() == 0 {
 		return false
 	}
-	way := p.of.to(a)
-	return way.Kind == nexthop.OnLink && !way.Default
+	lost, found := p.lost.Lookup(a)
+	if found {
+		lost.used = true
+	}
+	return found
+}
+
+// forgetLost ends the memory of routes that are back, that the same next hop has replaced, and that
+// no endpoint has needed for unusedKept.
+func (p *impairments) forgetLost(r *routed, now time.Time) {
+	var ended []netip.Prefix
+	for prefix, lost := range p.lost.All() {
+		left := r.route(prefix)
+		back := left.Kind != nexthop.Unreachable && left.Prefix.Bits() > 0
+		switch {
+		case lost.used:
+			lost.unused = time.Time{}
+		case lost.unused.IsZero():
+			lost.unused = now
+		}
+		lost.used = false
+		if back || left.SameHop(&lost.Route) || !lost.unused.IsZero() && now.Sub(lost.unused) > unusedKept {
+			ended = append(ended, prefix)
+		}
+	}
+	for _, prefix := range ended {
+		p.lost.Delete(prefix)
+	}
+}
+
+// forgetProven ends the memory of routes to endpoints whose checks have passed since, and none has
+// failed: the route that is left leads to them, too. It reports whether there are any.
+func (p *impairments) forgetProven(r *routed, now time.Time) bool {
+	if p.lost.Size() == 0 || now.Before(p.provenAt) {
+		return false
+	}
+	p.provenAt = now.Add(provenEvery)
+	passed := map[netip.Prefix]bool{}
+	r.checks(func(a netip.Addr, ok bool, at time.Time) {
+		prefix, lost, found := p.lost.LookupPrefixLPM(netip.PrefixFrom(a, a.BitLen()))
+		if !found || at.Before(lost.at.Add(provenEvery)) {
+			return
+		}
+		if before, known := passed[prefix]; !known || before {
+			passed[prefix] = ok
+		}
+	})
+	proven := false
+	for prefix, ok := range passed {
+		if ok {
+			p.lost.Delete(prefix)
+			proven = true
+		}
+	}
+	return proven
 }

@@ -20,23 +20,37 @@ import (
 // gatewayHost is a gateway with an interface to clients and one to backends, whose Services have
 // endpoints 10.0.0.1 to 10.0.0.4 and fd00::1, fd00::2.
 type gatewayHost struct {
-	ways  map[netip.Addr]neigh.Way
+	routes map[netip.Prefix]neigh.Route
+	// pods are the endpoints of IPv4 of Service web.
+	pods  []netip.Addr
 	down  map[netip.Addr]bool // by checks
 	links []reach.Link
 	// silent are endpoints behind a next hop that does not answer.
 	silent map[netip.Addr]bool
-	hops   *nexthop.Table
-	judge  reach.Judge
-	found  impairments
+	// checked has the results of checks, each as new as the look.
+	checked map[netip.Addr]bool
+	hops    *nexthop.Table
+	judge   reach.Judge
+	found   impairments
 }
 
 func newGatewayHost() *gatewayHost {
-	h := &gatewayHost{ways: map[netip.Addr]neigh.Way{}, down: map[netip.Addr]bool{}, silent: map[netip.Addr]bool{},
-		hops: nexthop.NewTable(), links: []reach.Link{{Name: "front"}, {Name: "back"}}}
+	h := &gatewayHost{routes: map[netip.Prefix]neigh.Route{}, down: map[netip.Addr]bool{},
+		silent: map[netip.Addr]bool{}, hops: nexthop.NewTable(), pods: endpoints("10.0.0.", 4),
+		links: []reach.Link{{Name: "front"}, {Name: "back"}}}
 	for _, a := range append(endpoints("10.0.0.", 4), endpoints("fd00::", 2)...) {
-		h.ways[a] = neigh.Way{Kind: nexthop.OnLink, Link: 1}
+		h.set(netip.PrefixFrom(a, a.BitLen()), 1, "")
 	}
 	return h
+}
+
+// set adds a route by a link and a gateway; "" is none.
+func (h *gatewayHost) set(p netip.Prefix, link int, via string) {
+	r := neigh.Route{Prefix: p, Way: neigh.Way{Kind: nexthop.OnLink, Link: link, Default: p.Bits() == 0}}
+	if via != "" {
+		r.Via = header.AddrFrom(netip.MustParseAddr(via))
+	}
+	h.routes[p] = r
 }
 
 func endpoints(prefix string, n int) (list []netip.Addr) {
@@ -47,7 +61,7 @@ func endpoints(prefix string, n int) (list []netip.Addr) {
 }
 
 // snapshot has Service web at 192.0.2.1 and 2001:db8::1, with all endpoints of the family, and
-// Service one at 192.0.2.2, with 10.0.0.1.
+// Service one at 192.0.2.2, with the first endpoint of IPv4.
 func (h *gatewayHost) snapshot() *services.Snapshot {
 	b := services.NewBuilder(nil)
 	id := services.ServiceID(0)
@@ -70,9 +84,9 @@ func (h *gatewayHost) snapshot() *services.Snapshot {
 			Key: services.FrontendKey{Addr: header.AddrFrom(netip.MustParseAddr(vip)), Port: 80,
 				Proto: header.ProtoTCP}})
 	}
-	add("web", "192.0.2.1", endpoints("10.0.0.", 4))
+	add("web", "192.0.2.1", h.pods)
 	add("web", "2001:db8::1", endpoints("fd00::", 2))
-	add("one", "192.0.2.2", endpoints("10.0.0.", 1))
+	add("one", "192.0.2.2", h.pods[:min(1, len(h.pods))])
 	return b.Build()
 }
 
@@ -82,18 +96,25 @@ func (h *gatewayHost) look(now time.Time) (list []string) {
 	hops, routes := h.hops, new(bart.Table[nexthop.Route])
 	hops.SetHop(1, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true})
 	hops.SetHop(2, &nexthop.Hop{Kind: nexthop.OnLink, Addr: header.AddrFrom(netip.MustParseAddr("10.9.9.9"))})
-	for a, w := range h.ways {
-		facts.Backends = append(facts.Backends, w)
+	kernel := new(bart.Table[neigh.Route])
+	for p, r := range h.routes {
+		facts.Backends = append(facts.Backends, r.Way)
 		hop := nexthop.ID(1)
-		if h.silent[a] {
+		if h.silent[p.Addr()] {
 			hop = 2
 		}
-		routes.Insert(netip.PrefixFrom(a, a.BitLen()), nexthop.Route{Kind: w.Kind, Hop: hop})
+		routes.Insert(p, nexthop.Route{Kind: r.Kind, Hop: hop})
+		kernel.Insert(p, r)
 	}
 	h.judge.Look(facts)
-	ways := maps.Clone(h.ways)
-	found := h.found.look(&routed{snapshot: h.snapshot(), to: func(a netip.Addr) neigh.Way { return ways[a] },
-		hops: hops, view: &nexthop.View{Routes: routes}, facts: facts, lost: h.judge.Lost}, now)
+	route := func(p netip.Prefix) neigh.Route { _, r, _ := kernel.LookupPrefixLPM(p); return r }
+	found := h.found.look(&routed{snapshot: h.snapshot(), hops: hops, view: &nexthop.View{Routes: routes}, facts: facts,
+		to: func(a netip.Addr) neigh.Way { return route(netip.PrefixFrom(a, a.BitLen())).Way }, route: route,
+		lost: h.judge.Lost, checks: func(f func(netip.Addr, bool, time.Time)) {
+			for a, ok := range h.checked {
+				f(a, ok, now)
+			}
+		}}, now)
 	for _, key := range slices.SortedFunc(maps.Keys(found), func(a, b vipService) int { return a.vip.Compare(b.vip) }) {
 		list = append(list, key.vip.String()+" "+key.name+": "+found[key])
 	}
@@ -106,7 +127,7 @@ func TestImpaired(t *testing.T) {
 	lose := func(prefix string, n int) func(h *gatewayHost) {
 		return func(h *gatewayHost) {
 			for _, a := range endpoints(prefix, n) {
-				h.ways[a] = neigh.Way{}
+				delete(h.routes, netip.PrefixFrom(a, a.BitLen()))
 			}
 		}
 	}
@@ -138,9 +159,8 @@ func TestImpaired(t *testing.T) {
 		}, []string{all4 + "4 of 4 endpoints cannot be reached from here: interface back is down", "192.0.2.2 one",
 			"2001:db8::1 web"}},
 		"a default route is left": {func(h *gatewayHost) {
-			for _, a := range endpoints("fd00::", 2) {
-				h.ways[a] = neigh.Way{Kind: nexthop.OnLink, Link: 0, Default: true}
-			}
+			lose("fd00::", 2)(h)
+			h.set(netip.MustParsePrefix("::/0"), 0, "")
 		}, []string{"2001:db8::1 web: port 80: 2 of 2 endpoints cannot be reached from here: its route has gone, and " +
 			"a default"}},
 	} {
@@ -156,6 +176,7 @@ func TestImpaired(t *testing.T) {
 			}
 			for range 2 { // and the next time
 				now = now.Add(impairedEvery)
+				h.found.due = now // a busy machine searches for long
 				got := h.look(now)
 				same := len(got) == len(c.want)
 				for i := 0; same && i < len(got); i++ {
@@ -164,6 +185,74 @@ func TestImpaired(t *testing.T) {
 				if !same {
 					t.Errorf("got  %q\nwant %q", got, c.want)
 				}
+			}
+		})
+	}
+}
+
+// TestLostRoutes: while a route to endpoints has gone, and a default route to another next hop is
+// left, a VIP is impaired, also for later endpoints in the prefix.
+func TestLostRoutes(t *testing.T) {
+	t.Parallel()
+	pods, all := netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("0.0.0.0/0")
+	const node, router = "10.9.9.1", "10.9.9.2"
+	gone := func(h *gatewayHost) { delete(h.routes, pods) }
+	restart := func(h *gatewayHost) { h.pods = endpoints("10.0.0.", 3)[2:] }
+	type step = func(h *gatewayHost)
+	for name, c := range map[string]struct {
+		steps []step // each with a search
+		rest  time.Duration
+		want  bool // impaired
+	}{
+		"route gone":                         {[]step{gone}, 0, true},
+		"route gone, and gateway silent too": {[]step{gone, func(h *gatewayHost) { delete(h.routes, all) }}, 0, true},
+		"another pod":                        {[]step{gone, restart}, 0, true},
+		"no pod, and another one":            {[]step{gone, func(h *gatewayHost) { h.pods = nil }, restart}, 0, true},
+		"no pod for long": {[]step{gone, func(h *gatewayHost) { h.pods = nil }, func(*gatewayHost) {},
+			restart}, 2 * unusedKept, false},
+		"used for long": {[]step{gone, restart}, 2 * unusedKept, true},
+		"route back":    {[]step{gone, func(h *gatewayHost) { h.set(pods, 1, node) }}, 0, false},
+		"a wider route": {[]step{gone, func(h *gatewayHost) {
+			h.set(netip.MustParsePrefix("10.0.0.0/16"), 1, router)
+		}}, 0, false},
+		"default route by the same gateway": {[]step{func(h *gatewayHost) { h.set(all, 1, node) }, gone}, 0, false},
+		"default route by the same gateway later": {[]step{gone, func(h *gatewayHost) { h.set(all, 1, node) }}, 0,
+			false},
+		"first no route, then a default route": {[]step{func(h *gatewayHost) { gone(h); delete(h.routes, all) },
+			func(h *gatewayHost) { h.set(all, 1, router) }, restart}, 0, true},
+		"checks pass": {[]step{gone, func(h *gatewayHost) {
+			h.checked = map[netip.Addr]bool{h.pods[0]: true}
+		}}, provenEvery, false},
+		"checks before the loss": {[]step{gone, func(h *gatewayHost) {
+			h.checked = map[netip.Addr]bool{h.pods[0]: true}
+		}}, impairedEvery, true},
+		"a check fails": {[]step{gone, func(h *gatewayHost) {
+			h.checked = map[netip.Addr]bool{h.pods[0]: true, h.pods[1]: false}
+		}}, provenEvery, true},
+		"checks elsewhere": {[]step{gone, func(h *gatewayHost) {
+			h.checked = map[netip.Addr]bool{netip.MustParseAddr("10.1.0.1"): true}
+		}}, provenEvery, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h, now := newGatewayHost(), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+			h.pods = endpoints("10.0.0.", 2)
+			clear(h.routes)
+			h.set(pods, 1, node)
+			h.set(all, 1, router)
+			h.set(netip.MustParsePrefix("fd00::/64"), 1, "")
+			if got := h.look(now); len(got) > 0 {
+				t.Fatalf("at first: %q", got)
+			}
+			var got []string
+			for _, change := range c.steps {
+				change(h)
+				now = now.Add(max(impairedEvery, c.rest))
+				h.found.due = now // a busy machine searches for long
+				got = h.look(now)
+			}
+			if impaired := len(got) > 0 && strings.HasPrefix(got[0], "192.0.2.1 web"); impaired != c.want {
+				t.Errorf("impaired %v, want %v: %q", impaired, c.want, got)
 			}
 		})
 	}
@@ -229,7 +318,7 @@ func BenchmarkImpaired(b *testing.B) {
 		view: &nexthop.View{Routes: routes}, facts: facts, lost: judge.Lost}
 	var p impairments
 	for b.Loop() {
-		if found := p.find(r); len(found) > 0 {
+		if found := p.find(r, time.Time{}); len(found) > 0 {
 			b.Fatal(found)
 		}
 	}

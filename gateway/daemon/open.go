@@ -74,7 +74,7 @@ func (d *Daemon) serveOpen(ctx context.Context) {
 // it.
 func (d *Daemon) lookReach() {
 	s, w := d.snapshot(), d.mirror.Ways()
-	d.reach.look(d.log, s, w, d.hops, d.ports.Links)
+	d.reach.look(d.log, s, w, d.hops, d.ports.Links, d.lastChecks)
 }
 
 // noteUnserved counts the recovered flows that need an interface which is not configured any more.

@@ -3,6 +3,7 @@ package daemon
 import (
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -39,9 +40,11 @@ type reached struct {
 }
 
 // look checks the routes of a snapshot. links returns the state of the links, and is called after
-// the caller has read snapshot and ways (reach.Judge.Look).
+// the caller has read snapshot and ways (reach.Judge.Look). checks calls its argument for the last
+// check of each endpoint.
 func (r *reachability) look(
 	log *slog.Logger, s *services.Snapshot, w *neigh.Ways, hops *nexthop.Table, links func(newWays bool) []ports.Link,
+	checks func(func(a netip.Addr, ok bool, at time.Time)),
 ) {
 	newWays := r.ways != w
 	if r.snapshot != s || newWays {
@@ -61,8 +64,8 @@ func (r *reachability) look(
 		}
 	}
 	now.why = r.judge.Look(&facts)
-	now.impaired = r.impaired.look(&routed{snapshot: s, ways: w, to: w.To, hops: hops, view: hops.View(),
-		facts: &facts, lost: r.judge.Lost}, time.Now())
+	now.impaired = r.impaired.look(&routed{snapshot: s, ways: w, to: w.To, route: w.Route, hops: hops,
+		view: hops.View(), facts: &facts, lost: r.judge.Lost, checks: checks}, time.Now())
 	before := r.last.Swap(now)
 	switch changed := before == nil || !slices.Equal(before.why, now.why); {
 	case changed && len(now.why) > 0:

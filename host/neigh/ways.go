@@ -6,6 +6,7 @@ import (
 	"github.com/gaissmai/bart"
 
 	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/nat/header"
 )
 
 // Way is the link by which the kernel's routes lead to an address, even if its neighbour does not
@@ -43,6 +44,28 @@ func (w *Ways) To(a netip.Addr) Way {
 		return Way{}
 	}
 	return w.wayOf(t, prefix.Bits() == 0)
+}
+
+// Route is a route of the kernel.
+type Route struct {
+	Prefix netip.Prefix
+	Way
+	Via header.Addr // OnLink: the gateway; zero if the destination itself is on the link
+}
+
+// SameHop reports whether both routes lead to the same next hop.
+func (r *Route) SameHop(as *Route) bool {
+	return r.Kind == as.Kind && r.Link == as.Link && r.Via == as.Via
+}
+
+// Route returns the route to all addresses of a prefix that no more specific route leads to; the
+// zero Route if there is none.
+func (w *Ways) Route(p netip.Prefix) Route {
+	prefix, t, ok := w.targets.LookupPrefixLPM(p)
+	if !ok {
+		return Route{}
+	}
+	return Route{prefix, w.wayOf(t, prefix.Bits() == 0), t.via}
 }
 
 // Defaults returns the links that default routes lead to.
