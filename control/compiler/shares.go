@@ -9,10 +9,11 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// shares are the weights of a unit's endpoints, by slice. Each endpoint is compared with up to a
-// thousand rules, so the result is kept while slice and rules stay the same.
+// shares are the weights of a unit's endpoints, by slice. They are kept while slice and rules stay
+// the same.
 type shares struct {
 	rules objects.WeightRules
+	table *objects.WeightTable // of rules, nil until it is needed
 	of    map[*objects.Slice][]uint16
 }
 
@@ -51,13 +52,16 @@ func (h *shares) get(s *objects.Slice) []uint16 {
 	if known {
 		return list
 	}
+	if h.table == nil {
+		h.table = h.rules.Table()
+	}
 	for i := range s.Endpoints {
 		e, w := &s.Endpoints[i], int32(-1)
 		if s.Weights != nil {
 			w = s.Weights[i]
 		}
 		if w < 0 {
-			w = h.rules.Weight(e.Addr, s.Node(e), s.Zone(e))
+			w = h.table.Weight(e.Addr, s.Node(e), s.Zone(e))
 		}
 		if w < 0 {
 			w = 1

@@ -160,9 +160,10 @@ func (s *Slice) readEndpoints(in *discoveryv1.EndpointSlice) {
 	}
 	slices.SortStableFunc(s.Endpoints, func(a, b Endpoint) int { return CompareAddrs(a.Addr, b.Addr) })
 	if rules != nil {
+		table := rules.Table()
 		for i := range s.Endpoints {
 			e := &s.Endpoints[i]
-			s.Weights = append(s.Weights, rules.Weight(e.Addr, s.Node(e), s.Zone(e)))
+			s.Weights = append(s.Weights, table.Weight(e.Addr, s.Node(e), s.Zone(e)))
 		}
 	}
 	s.Hints = len(s.HintSets) > 0

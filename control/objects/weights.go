@@ -2,8 +2,11 @@ package objects
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gaissmai/bart"
 
 	"sluice.dev/sluice/nat/header"
 )
@@ -14,7 +17,7 @@ import (
 // entries of the Service. The default is 1. An endpoint of weight 0 gets no new flows.
 const annotationWeights = "sluice.dev/weights"
 
-// maxWeightRules bounds the rules that each endpoint is compared with.
+// maxWeightRules bounds the rules that are kept for each Service and slice.
 const maxWeightRules = 1000
 
 // weightRule has one of prefix, node and zone. It is comparable.
@@ -78,15 +81,54 @@ func parseWeight(entry string) (rule weightRule, why string) {
 	return rule, ""
 }
 
-// Weight returns the weight of an endpoint; -1 if no rule matches it.
-func (rs WeightRules) Weight(a header.Addr, node, zone string) int32 {
-	ip := a.Netip()
-	for i := range rs {
-		r := &rs[i]
-		if r.node != "" && r.node == node || r.zone != "" && r.zone == zone ||
-			r.prefix.IsValid() && r.prefix.Contains(ip) {
-			return int32(r.weight)
+// WeightTable finds the first of the rules that match an endpoint, at the same cost for any number
+// of rules.
+type WeightTable struct {
+	rules WeightRules
+	// Positions of the first rule for a name, and of the first rule for a prefix or a wider one.
+	nodes, zones map[string]int
+	prefixes     bart.Table[int]
+}
+
+// Table returns a WeightTable of the rules.
+func (rs WeightRules) Table() *WeightTable {
+	t := &WeightTable{rules: rs, nodes: map[string]int{}, zones: map[string]int{}}
+	var prefixes []netip.Prefix
+	for i, r := range slices.Backward(rs) { // so that the first of equal ones stays
+		switch {
+		case r.node != "":
+			t.nodes[r.node] = i
+		case r.zone != "":
+			t.zones[r.zone] = i
+		default:
+			t.prefixes.Insert(r.prefix, i)
+			prefixes = append(prefixes, r.prefix)
 		}
 	}
-	return -1
+	for _, p := range prefixes {
+		first := len(rs)
+		for _, i := range t.prefixes.Supernets(p) { // p too
+			first = min(first, i)
+		}
+		t.prefixes.Insert(p, first)
+	}
+	return t
+}
+
+// Weight returns the weight of an endpoint; -1 if no rule matches it.
+func (t *WeightTable) Weight(a header.Addr, node, zone string) int32 {
+	first, found := t.prefixes.Lookup(a.Netip())
+	if !found {
+		first = len(t.rules)
+	}
+	if i, found := t.nodes[node]; found {
+		first = min(first, i)
+	}
+	if i, found := t.zones[zone]; found {
+		first = min(first, i)
+	}
+	if first == len(t.rules) {
+		return -1
+	}
+	return int32(t.rules[first].weight)
 }
