@@ -83,7 +83,7 @@ func (w *Worker) replyProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, deci
 	}
 	in := w.flows.Insertion(ref)
 	if w.c.Copies != nil && !in.Sent && w.sentElsewhere(p, &in) {
-		w.flows.Saw(ref, flowtable.Established, true, w.planner.Now)
+		w.flows.Saw(ref, flowtable.Sighting{State: flowtable.Established, Proof: true}, w.planner.Now)
 		in = w.flows.Insertion(ref)
 	}
 	ack := p.TCPFlags&(header.TCPACK|header.TCPRST) == header.TCPACK

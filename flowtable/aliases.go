@@ -7,6 +7,7 @@ type (
 	Side     = conn.Side
 	State    = conn.State
 	Segment  = conn.Segment
+	Sighting = conn.Sighting
 	Time     = conn.Time
 	Ticks    = conn.Ticks
 	Timeouts = conn.Timeouts

@@ -21,6 +21,9 @@ func (h *Handle) Copy(at Time, owner int, r *conn.Record) (Ref, Status) {
 	if Proven(r.State) {
 		mark |= markProven
 	}
+	if r.Reset {
+		mark |= markReset
+	}
 	ref, s := h.place(at, r, mark)
 	if s == Created {
 		h.countCopy(f, owner, r.State)
@@ -166,10 +169,16 @@ func Proven(s State) bool { return s > SynRecv && s <= TimeWaitBackend }
 
 // UpdateCopy changes a copy to the state of a record, which has the copy's tuples. A copy whose
 // handshake was proven here stays proven until the owner knows of the proof. After that a record
-// of a flow without proof is one of a new handshake.
+// of a flow without proof is one of a new handshake. In the same way it keeps an RST that passed
+// here, and packets that came after the owner's RST.
 func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 	f, mark := h.Flow(ref), h.t.markOf(ref)
-	known := mark.Load()&markProven != 0
+	known, reset := mark.Load()&markProven != 0, mark.Load()&markReset != 0
+	if r.Reset {
+		mark.Or(markReset)
+	} else if reset {
+		mark.And(^uint32(markReset))
+	}
 	if proven := Proven(r.State); proven && !known {
 		mark.Or(markProven)
 	} else if !proven && known {
@@ -188,6 +197,9 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 		n := m
 		if s != m.State() {
 			n = m.WithState(s).At(now.Ticks()) &^ conn.MetaNotes
+		}
+		if s == r.State {
+			n = r.ResetCopy(m, n, reset, now.Ticks())
 		}
 		if r.HeaderAcked {
 			n |= conn.MetaHeaderAcked
@@ -222,6 +234,9 @@ func (h *Handle) Record(ref Ref, r *conn.Record) bool {
 		return false
 	}
 	*r = conn.Record{State: m.State(), Proxied: m.Proxied(), HeaderAcked: m.HeaderAcked() && m.HeaderSent()}
+	if r.Reset = m.Reset() && m.State().Connection(); r.Reset {
+		r.ResetBy = m.ResetBy()
+	}
 	if m.KeepsISN() {
 		r.ISN = word
 	}
@@ -277,6 +292,20 @@ func (h *Handle) Used(r Ref, round uint32, now Time) bool {
 	return (round+h.t.Slot(r))%uint32(every) == 0 && now.Ticks().Since(m.Seen()) < (every+1)*lookTicks
 }
 
+// outlived notes that packets have shown that a connection lives on which an end has reset.
+func (h *Handle) outlived(r Ref, now Time) {
+	for f := h.Flow(r); ; {
+		m := f.load()
+		if !m.Live() || !m.Reset() || m.State().Over() {
+			return
+		}
+		if n := m.Refreshed(now.Ticks()); f.swap(m, n) {
+			h.moved(r, m, n)
+			return
+		}
+	}
+}
+
 // Refresh renews the time of the last packet of a flow, unless its connection is over or reset: for
 // packets that have passed another gateway.
 func (h *Handle) Refresh(r Ref, now Time) {
@@ -288,30 +317,45 @@ func (h *Handle) Refresh(r Ref, now Time) {
 	}
 }
 
-// CopyState returns the state of a copy, and whether the owner must learn that the client has
-// proven the handshake. The state is None if the flow has ended.
-func (h *Handle) CopyState(ref Ref) (s State, proof bool) {
-	m := h.Flow(ref).load()
+// Sight returns the Sighting of a copy for its owner, with the state None if the flow has ended.
+func (h *Handle) Sight(ref Ref) (s Sighting) {
+	m, mark := h.Flow(ref).load(), h.t.markOf(ref).Load()
 	if !m.Live() {
-		return None, false
+		return s
 	}
-	return m.State(), Proven(m.State()) && h.t.markOf(ref).Load()&markProven == 0
+	s = Sighting{State: m.State(), Proof: Proven(m.State()) && mark&markProven == 0}
+	switch {
+	case !m.State().Connection():
+	case m.Reset():
+		s.Reset, s.ResetBy = true, m.ResetBy()
+	default:
+		s.Outlived = mark&markReset != 0
+	}
+	return s
 }
 
-// Saw updates a flow of this gateway by the state that another gateway has found for its copy:
-// which sides have closed the connection, and that packets use it. With proof, the client has
-// proven the handshake there. Without, the state says nothing about a handshake that has begun
-// since.
-func (h *Handle) Saw(ref Ref, s State, proof bool, now Time) {
-	f := h.Flow(ref)
-	if f.State() == SynRecv && !proof {
-		return
-	}
-	if !s.HalfOpen() {
-		defer h.Refresh(ref, now) // not before its state is s
-	}
+// Saw updates a flow of this gateway by what another gateway has found for its copy: which sides
+// have closed or reset the connection, and that packets use it. Without a proof, it says nothing
+// about a handshake that has begun since.
+func (h *Handle) Saw(ref Ref, seen Sighting, now Time) {
+	f, s := h.Flow(ref), seen.State
 	observe := func(from Side, flags uint8) {
 		h.Observe(ref, from, conn.Segment{Flags: flags, Ack: f.word() + 1}, now)
+	}
+	if f.State() == SynRecv && !seen.Proof {
+		if seen.Reset && s == SynRecv {
+			observe(seen.ResetBy, header.TCPRST)
+		}
+		return
+	}
+	switch { // not before its state is s
+	case s.HalfOpen():
+	case seen.Reset:
+		defer observe(seen.ResetBy, header.TCPRST)
+	case seen.Outlived:
+		defer h.outlived(ref, now)
+	default:
+		defer h.Refresh(ref, now)
 	}
 	if s == UDPAssured && f.State() == UDPReplied {
 		observe(ClientSide, 0)

@@ -15,6 +15,7 @@ import (
 //	 3  markGivenUp   the flow ends before its answer leaves (GiveUp)
 //	 4  markAnswer    8 bits: what Decide said about the answer
 //	12  markProven    of a copy: its owner has said that the client has proven the handshake
+//	13  markReset     of a copy: its owner has said that an end has reset the connection
 //	16  markOwner     8 bits: the flow is a copy of a flow of this owner, 1 to MaxOwners
 //
 // # Copies
@@ -39,6 +40,7 @@ const (
 	markAnswerShift = 4
 	markAnswerMask  = 0xff << markAnswerShift
 	markProven      = 1 << 12
+	markReset       = 1 << 13
 	markOwnerShift  = 16
 )
 

@@ -406,8 +406,8 @@ func TestProofIsTold(t *testing.T) {
 	_, h := groupTable(t, 100, 100)
 	want := func(r Ref, want bool) {
 		t.Helper()
-		if s, proof := h.CopyState(r); s != Established || proof != want {
-			t.Errorf("the copy is %v, its proof to tell %t, want %t", s, proof, want)
+		if s := h.Sight(r); s.State != Established || s.Proof != want {
+			t.Errorf("the copy is %v, its proof to tell %t, want %t", s.State, s.Proof, want)
 		}
 	}
 	rec := foreign(false, 1, SynRecv)

@@ -14,6 +14,24 @@ type Record struct {
 	// header.
 	Proxied, HeaderAcked bool
 	Opening              uint32
+	// Reset: one end, on the side ResetBy, sent an RST, and no later packet has shown that the
+	// connection lives on. Without Reset, ResetBy is 0.
+	Reset   bool
+	ResetBy Side
+}
+
+// Sighting has the changes of a flow by packets that have passed another gateway, for its owner.
+type Sighting struct {
+	State State // of the copy there
+	// Proof: the client has proven the handshake there, and that gateway does not know whether the
+	// owner has seen it.
+	Proof bool
+	// Reset and ResetBy are as in a Record.
+	Reset   bool
+	ResetBy Side
+	// Outlived: the owner's Record has Reset, and packets have shown there that the connection
+	// lives on. It excludes Reset.
+	Outlived bool
 }
 
 // Meta returns the Meta of a flow with this record that was last seen now.
@@ -28,7 +46,31 @@ func (r *Record) Meta(now Ticks) Meta {
 	if r.HeaderAcked {
 		m |= MetaHeaderAcked
 	}
-	return m
+	return m | r.resetNotes()
+}
+
+// resetNotes returns the notes of Meta about an RST.
+func (r *Record) resetNotes() Meta {
+	if !r.Reset {
+		return 0
+	}
+	return MetaReset | Meta(r.ResetBy)<<MetaFlagsShift
+}
+
+// ResetCopy returns n, the next Meta of a copy that had m, as the owner's record has changed it.
+// before: the owner's record before had Reset. An RST, or packets after it, that passed here stay,
+// until the owner knows of them.
+func (r *Record) ResetCopy(m, n Meta, before bool, now Ticks) Meta {
+	const notes = MetaReset | MetaResetBackend
+	switch {
+	case r.Reset && (!before || n.State() != m.State()) && !n.Reset():
+		return n.At(now)&^notes | r.resetNotes()
+	case before && !r.Reset:
+		return n &^ notes
+	case m.Reset() && !before && n.State() > SynRecv && n.State().Connection():
+		return n&^notes | m&notes
+	}
+	return n
 }
 
 // Possible reports whether a flow may have this protocol, state and numbers. It does not check the
@@ -41,7 +83,9 @@ func (r *Record) Possible() bool {
 	case r.Proxied && !tcp && proto != header.ProtoUDP,
 		r.Opening != 0 && !(r.Proxied && tcp),
 		r.HeaderAcked && !(tcp && m.HeaderSent()),
-		r.ISN != 0 && !m.KeepsISN():
+		r.ISN != 0 && !m.KeepsISN(),
+		r.Reset && !s.Connection(),
+		r.ResetBy != 0 && !r.Reset:
 		return false
 	}
 	switch proto {

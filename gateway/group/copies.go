@@ -9,9 +9,8 @@ type Store interface {
 	// Put makes the flow of a copy, or changes the one in record n, and returns the number of the
 	// copy's record. If n is not 0, its copy has the same reply tuple; after a refusal it is gone.
 	Put(n uint32, r *Record) (uint32, Refusal)
-	// State returns the State and Proof of a Sighting of record n, or conn.None if its flow has
-	// ended.
-	State(n uint32) (s conn.State, proof bool)
+	// Sight returns the Sighting of record n, with the state None if its flow has ended.
+	Sight(n uint32) conn.Sighting
 	// Remove ends the flow of the owner's copy in record n, if the record still has it.
 	Remove(n uint32)
 }
@@ -225,8 +224,8 @@ func (c *Copies) Sightings(to []Sighting, max int) []Sighting {
 		if e.word&(entryOwner|entryPresent) != c.owner|entryPresent {
 			continue
 		}
-		if s, proof := c.store.State(at); s != conn.None {
-			to = append(to, Sighting{e.slot, s, proof})
+		if s := c.store.Sight(at); s.State != conn.None {
+			to = append(to, Sighting{e.slot, s})
 		}
 	}
 	c.seen = c.seen[:copy(c.seen, c.seen[n:])]

@@ -38,7 +38,7 @@ func (p *pairing) Put(n uint32, r *Record) (uint32, Refusal) {
 	return numberOf(r.Reply), Accepted
 }
 
-func (p *pairing) State(uint32) (conn.State, bool) { return conn.None, false }
+func (p *pairing) Sight(uint32) conn.Sighting { return conn.Sighting{} }
 
 func (p *pairing) Remove(n uint32) { delete(p.table, header.Tuple{DstPort: uint16(n)}) }
 

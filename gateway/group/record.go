@@ -32,13 +32,10 @@ type Message struct {
 	Record Record // of Set
 }
 
-// Sighting is the state of a copy, as packets that have passed the member have changed it.
+// Sighting is what packets that have passed the member have done to its copy of a slot.
 type Sighting struct {
-	Slot  uint32
-	State conn.State
-	// Proof: the member has seen the client prove the handshake, and does not know whether the
-	// owner has.
-	Proof bool
+	Slot uint32
+	conn.Sighting
 }
 
 // Refused is a message of whose record a member has no copy.

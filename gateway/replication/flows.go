@@ -56,7 +56,7 @@ func (f *Flows) Saw(s group.Sighting) {
 	f.enter()
 	r := f.table.AtSlot(s.Slot)
 	if r != 0 && f.ledger.Live(s.Slot) && f.handle.Live(r) {
-		f.handle.Saw(r, s.State, s.Proof, f.now())
+		f.handle.Saw(r, s.Sighting, f.now())
 	}
 }
 
@@ -161,10 +161,10 @@ func (s store) opening(r flowtable.Ref) group.Opening {
 	return group.Answered
 }
 
-// State returns the state of a copy for a group.Sighting.
-func (s store) State(n uint32) (state flowtable.State, proof bool) {
+// Sight returns the Sighting of a copy.
+func (s store) Sight(n uint32) flowtable.Sighting {
 	s.enter()
-	return s.handle.CopyState(s.table.AtSlot(n))
+	return s.handle.Sight(s.table.AtSlot(n))
 }
 
 // Remove ends a copy.

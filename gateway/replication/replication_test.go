@@ -586,6 +586,12 @@ func TestReturnedAfterItsEnd(t *testing.T) {
 
 // state returns the state of a connection's flow at a gateway.
 func (l *lab) state(id int, c *connection) (s flowtable.State) {
+	l.at(id, c, func(h *flowtable.Handle, r flowtable.Ref) { s = h.Flow(r).State() })
+	return s
+}
+
+// at calls do with a connection's flow at a gateway, if there is one.
+func (l *lab) at(id int, c *connection, do func(h *flowtable.Handle, r flowtable.Ref)) {
 	p := headertest.TCP(c.client, c.vip, ack)
 	t := header.Tuple{Src: header.AddrFrom(p.Src), SrcPort: p.SrcPort, Dst: header.AddrFrom(p.Dst),
 		DstPort: p.DstPort, Proto: header.ProtoTCP, V6: p.Src.Is6()}
@@ -593,10 +599,9 @@ func (l *lab) state(id int, c *connection) (s flowtable.State) {
 	g.x.Do(func() {
 		g.enter()
 		if r := g.find(&t, flowtable.ClientSide); r != 0 {
-			s = g.handle.Flow(r).State()
+			do(g.handle, r)
 		}
 	})
-	return s
 }
 
 // TestLateSighting: the owner learns of a proof that has passed another gateway while it did not
@@ -650,6 +655,54 @@ func TestSightings(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestResetElsewhere: an RST that passes one gateway, and data after it that shows that the RST was
+// forged, count at each gateway: the owner's flow ends when its connection has.
+func TestResetElsewhere(t *testing.T) {
+	const rst = headertest.RST
+	for _, by := range []int{0, 1} {
+		inLab(t, 2, func(l *lab) {
+			for _, f := range families {
+				for side := range flowtable.Side(2) {
+					c := newConnection(f, 1000+int(side))
+					c.establish(l, 0)
+					l.settle(0)
+					want := func(what string, want bool) {
+						t.Helper()
+						for id := range l.gateways {
+							var r group.Record
+							l.at(id, c, func(h *flowtable.Handle, ref flowtable.Ref) { h.Record(ref, &r) })
+							if r.State != flowtable.Established || r.Reset != want || want && r.ResetBy != side {
+								t.Errorf("%s by gateway %d: at gateway %d the flow is %v, reset %t by side %d", what,
+									by, id, r.State, r.Reset, r.ResetBy)
+							}
+						}
+					}
+					send := func(flags uint8, payload string) {
+						p := headertest.TCP(c.client, c.vip, flags)
+						if side == flowtable.ReplySide {
+							p = headertest.TCP(c.backend, c.source, flags)
+						}
+						p.Payload = []byte(payload)
+						l.send(by, p)
+						l.take(by)
+						l.settle(0)
+					}
+					send(rst|ack, "")
+					want("an RST", true)
+					send(psh|ack, "alive")
+					want("data", false)
+					send(rst|ack, "")
+					want("another RST", true)
+					l.settle(2 * time.Second)
+					c.works(l, 1-by)
+					l.settle(0)
+					want("data of both ends after an RST", false)
+				}
+			}
+		})
+	}
 }
 
 // close closes the connection by a gateway.

@@ -40,9 +40,9 @@ func (t *Table) Put(n uint32, r *group.Record) (uint32, group.Refusal) {
 	return n, group.Accepted
 }
 
-// State returns the state of a copy for a group.Sighting.
-func (t *Table) State(n uint32) (s conn.State, proof bool) {
-	return t.Records[t.copies[n]].State, false
+// Sight returns the state of a copy.
+func (t *Table) Sight(n uint32) conn.Sighting {
+	return conn.Sighting{State: t.Records[t.copies[n]].State}
 }
 
 // Remove ends a copy.

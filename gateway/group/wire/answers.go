@@ -84,20 +84,35 @@ func ReadMine(frame []byte, to []group.Record) (records []group.Record, last boo
 }
 
 // sightingBytes are the bytes of a sighting.
-const sightingBytes = 4 + 1
+const sightingBytes = 4 + 1 + 1
 
-// proofFlag is Sighting.Proof in the byte of the state.
-const proofFlag = 0x80
+// The notes of a sighting.
+const (
+	noteProof = 1 << iota
+	noteReset
+	noteResetBy // the bit of Sighting.ResetBy
+	noteOutlived
+)
+
+// noteBit returns a note if it holds.
+func noteBit(holds bool, note byte) byte {
+	if holds {
+		return note
+	}
+	return 0
+}
+
+// notesOf returns the notes of a sighting.
+func notesOf(s *group.Sighting) byte {
+	return noteBit(s.Proof, noteProof) | noteBit(s.Reset, noteReset) | byte(s.ResetBy)*noteResetBy |
+		noteBit(s.Outlived, noteOutlived)
+}
 
 // AppendSaw appends Saw: 1 to MaxMessages sightings.
 func AppendSaw(to []byte, seen []group.Sighting) []byte {
 	to = append(to, byte(Saw))
 	for _, s := range seen {
-		state := byte(s.State)
-		if s.Proof {
-			state |= proofFlag
-		}
-		to = append(binary.BigEndian.AppendUint32(to, s.Slot), state)
+		to = append(binary.BigEndian.AppendUint32(to, s.Slot), byte(s.State), notesOf(&s))
 	}
 	return to
 }
@@ -109,11 +124,16 @@ func ReadSaw(frame []byte, to []group.Sighting) ([]group.Sighting, error) {
 		return to, ErrMalformed
 	}
 	for b := frame[1:]; len(b) > 0; b = b[sightingBytes:] {
-		s := conn.State(b[4] &^ proofFlag)
-		if s >= conn.NumStates {
+		s, notes := group.Sighting{Slot: binary.BigEndian.Uint32(b)}, b[5]
+		s.State = conn.State(b[4])
+		s.Proof, s.Outlived = notes&noteProof != 0, notes&noteOutlived != 0
+		if s.Reset = notes&noteReset != 0; s.Reset {
+			s.ResetBy = conn.Side(notes / noteResetBy & 1)
+		}
+		if s.State >= conn.NumStates || s.Reset && s.Outlived || notes != notesOf(&s) {
 			return to, ErrMalformed
 		}
-		to = append(to, group.Sighting{Slot: binary.BigEndian.Uint32(b), State: s, Proof: b[4]&proofFlag != 0})
+		to = append(to, s)
 	}
 	return to, nil
 }

@@ -10,16 +10,19 @@
 //	Beat     3  echo i64                                 owner to member
 //	Applied  4  sent i64  seq u64  {index u16  reason}...  member to owner
 //	Mine     5  last u8  record...                       member to owner, after its Hello
-//	Saw      6  {slot u32  state u8, with 128 for Proof}...  member to owner
+//	Saw      6  {slot u32  state u8  notes u8}...        member to owner
 //
 // A message of Records has the kind and its body. The first one has the number seq, and each next
 // one has the next number:
 //
 //	1 All   2 Set: slot u32, record   3 Clear: slot u32   4 AllDone   5 Complete
 //
-//	record: family u8, 4 or 6, with 16 for Proxied and 32 for HeaderAcked; protocol u8; state u8;
+//	record: family u8, 4 or 6, with 16 for Proxied, 32 for HeaderAcked, 64 for Reset and 128 for
+//	        ResetBy; protocol u8; state u8;
 //	        ISN u32; Opening u32 with Proxied over TCP;
 //	        client tuple, reply tuple: source and destination, of 4 or 16 bytes each, two u16 ports
+//
+//	notes:  1 Proof   2 Reset   4 ResetBy   8 Outlived
 //
 // Each value has one encoding: a frame that is decoded and encoded again is the same bytes. A frame
 // with an error in any part is an error as a whole, so that nothing of it is applied.

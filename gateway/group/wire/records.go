@@ -19,6 +19,10 @@ const (
 const (
 	flagProxied     = 1 << 4
 	flagHeaderAcked = 1 << 5
+	flagReset       = 1 << 6
+	flagResetBy     = 1 << 7 // the bit of Record.ResetBy
+
+	flags = flagProxied | flagHeaderAcked | flagReset | flagResetBy
 )
 
 // AppendRecords appends Records: messages whose Seqs are consecutive, 1 to MaxMessages of them.
@@ -79,6 +83,9 @@ func appendRecord(to []byte, r *group.Record) []byte {
 	if r.HeaderAcked {
 		family |= flagHeaderAcked
 	}
+	if r.Reset {
+		family |= flagReset | byte(r.ResetBy)*flagResetBy
+	}
 	to = append(to, family, r.Client.Proto, byte(r.State))
 	to = binary.BigEndian.AppendUint32(to, r.ISN)
 	if hasOpening(r) {
@@ -102,8 +109,9 @@ func readRecord(b []byte) (r group.Record, rest []byte, ok bool) {
 	if len(b) < recordBytes4 {
 		return r, nil, false
 	}
-	family, proto := b[0]&^(flagProxied|flagHeaderAcked), b[1]
+	family, proto := b[0]&^flags, b[1]
 	r.Proxied, r.HeaderAcked = b[0]&flagProxied != 0, b[0]&flagHeaderAcked != 0
+	r.Reset, r.ResetBy = b[0]&flagReset != 0, conn.Side(b[0]/flagResetBy)
 	r.State, r.ISN, r.Client.Proto = conn.State(b[2]), binary.BigEndian.Uint32(b[3:]), proto
 	b = b[7:]
 	if hasOpening(&r) {

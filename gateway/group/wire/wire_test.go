@@ -35,6 +35,14 @@ var records = []group.Record{
 	proxied(flow(header.ProtoTCP, conn.Established, 78, "192.0.2.9", "198.51.100.1", "10.0.0.2", "10.9.0.1"), 9, false),
 	proxied(flow(header.ProtoTCP, conn.FinClient, 0, "2001:db8::9", "2001:db8:1::1", "fd00::2", "fd00:9::1"), 9, true),
 	proxied(flow(header.ProtoUDP, conn.UDPReplied, 0, "192.0.2.9", "198.51.100.1", "10.0.0.2", "10.9.0.1"), 0, false),
+	reset(flow(header.ProtoTCP, conn.Established, 0, "2001:db8::9", "2001:db8:1::1", "fd00::2", "fd00:9::1"),
+		conn.ReplySide),
+}
+
+// reset returns the record of a connection that an end has reset.
+func reset(r group.Record, by conn.Side) group.Record {
+	r.Reset, r.ResetBy = true, by
+	return r
 }
 
 // proxied returns the record of a flow with a PROXY header.
@@ -65,8 +73,9 @@ func frames() [][]byte {
 		applied(6, Refused{4, group.TableFull}, Refused{0, group.OtherFlow}),
 		AppendMine(nil, records, false),
 		AppendMine(nil, nil, true),
-		AppendSaw(nil, []group.Sighting{{Slot: 7, State: conn.Established}, {Slot: 1<<32 - 1, State: conn.FinClient,
-			Proof: true}}),
+		AppendSaw(nil, []group.Sighting{
+			{Slot: 7, Sighting: conn.Sighting{State: conn.Established, Reset: true, ResetBy: conn.ReplySide}},
+			{Slot: 1<<32 - 1, Sighting: conn.Sighting{State: conn.FinClient, Proof: true, Outlived: true}}}),
 	}
 }
 
@@ -166,6 +175,12 @@ func TestMalformed(t *testing.T) {
 		{"unknown protocol", record(func(r *group.Record) { r.Client.Proto, r.ISN = 47, 0 })},
 		{"ICMPv6 over IPv4", record(func(r *group.Record) { r.Client.Proto, r.State, r.ISN = 58, conn.ICMPEcho, 0 })},
 		{"IPv4-mapped address", mapped},
+		{"RST of a connection that is over", record(func(r *group.Record) {
+			r.State, r.ISN, r.Reset = conn.TimeWaitClient, 0, true
+		})},
+		{"an RST that is outlived", []byte{byte(Saw), 0, 0, 0, 7, byte(conn.Established), 2 | 8}},
+		{"a side without an RST", []byte{byte(Saw), 0, 0, 0, 7, byte(conn.Established), 4}},
+		{"unknown note", []byte{byte(Saw), 0, 0, 0, 7, byte(conn.Established), 16}},
 		{"last is neither 0 nor 1", []byte{byte(Mine), 2}},
 		{"refused twice", applied(9, Refused{1, group.TableFull}, Refused{1, group.TableFull})},
 		{"refused before the first message", applied(2, Refused{2, group.TableFull})},
