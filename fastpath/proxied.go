@@ -195,7 +195,7 @@ func (w *Worker) renumber(ref flowtable.Ref, syn uint32) (flowtable.Ref, decide.
 // and resets the connection that it has begun instead.
 func (w *Worker) endLost(p *packet, ref flowtable.Ref) decide.Verdict {
 	if w.verify(p) {
-		w.flows.DeleteFor(ref, flowtable.EndReopened)
+		w.flows.EndLost(ref)
 		p.flow = 0
 		w.reset(p)
 	}

@@ -38,7 +38,11 @@ func (h *Handle) Repeated(r Ref, now Time, gone bool) bool {
 		case gone && m.State().Open():
 			n, second = m.RepeatOpen(t)
 		}
-		if n == m || f.swap(m, n) {
+		if n == m {
+			return second
+		}
+		if f.swap(m, n) {
+			h.sighted(r)
 			return second
 		}
 	}
@@ -55,6 +59,13 @@ func (h *Handle) MarkRepeated(r Ref) {
 			return
 		}
 	}
+}
+
+// Forsaken reports whether the client of an open connection has repeated its SYN towards a backend
+// that is gone, and nothing else was seen since (Repeated).
+func (h *Handle) Forsaken(r Ref) bool {
+	m := h.Flow(r).load()
+	return m.State() != SynSeen && m.Unanswered()
 }
 
 // Awaits reports whether an opening packet of the client waits for its answer.

@@ -37,6 +37,13 @@ func (h *Handle) changed(r Ref) {
 	}
 }
 
+// sighted notes that a packet has changed a copy, so that its owner learns of it.
+func (h *Handle) sighted(r Ref) {
+	if h.OwnerOf(r) != 0 {
+		h.change(r)
+	}
+}
+
 // Publish makes the handle's changes visible to Changed, as Enter and Leave do. It reports whether
 // there are any that were not read.
 func (h *Handle) Publish() (unread bool) {

@@ -179,6 +179,7 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 	} else if reset {
 		mark.And(^uint32(markReset))
 	}
+	mark.And(^uint32(markLost))
 	if proven := Proven(r.State); proven && !known {
 		mark.Or(markProven)
 	} else if !proven && known {
@@ -285,7 +286,7 @@ const lookTicks = int32(LookEvery / conn.Tick)
 // takes LookEvery. A copy in use is due about four times in its timeout.
 func (h *Handle) Used(r Ref, round uint32, now Time) bool {
 	m := h.Flow(r).load()
-	if s := m.State(); !m.Live() || m.Reset() || s.HalfOpen() || s.Over() {
+	if s := m.State(); !m.Live() || m.Reset() || m.Asked() || s.HalfOpen() || s.Over() {
 		return false
 	}
 	every := max(1, h.t.lifetimes[m.Life()]/4/lookTicks)
@@ -323,7 +324,8 @@ func (h *Handle) Sight(ref Ref) (s Sighting) {
 	if !m.Live() {
 		return s
 	}
-	s = Sighting{State: m.State(), Proof: Proven(m.State()) && mark&markProven == 0}
+	s = Sighting{State: m.State(), Proof: Proven(m.State()) && mark&markProven == 0, Asked: m.Asked(),
+		Lost: mark&markLost != 0}
 	switch {
 	case !m.State().Connection():
 	case m.Reset():
@@ -336,9 +338,18 @@ func (h *Handle) Sight(ref Ref) (s Sighting) {
 
 // Saw updates a flow of this gateway by what another gateway has found for its copy: which sides
 // have closed or reset the connection, and that packets use it. Without a proof, it says nothing
-// about a handshake that has begun since.
+// about a handshake that has begun since. A flow whose backend has lost the connection ends, unless
+// packets have just passed here.
 func (h *Handle) Saw(ref Ref, seen Sighting, now Time) {
 	f, s := h.Flow(ref), seen.State
+	switch {
+	case seen.Lost && h.InUse(ref):
+		h.change(ref) // the other gateway gets the record, and keeps its copy
+		return
+	case seen.Lost:
+		h.DeleteFor(ref, EndReopened)
+		return
+	}
 	observe := func(from Side, flags uint8) {
 		h.Observe(ref, from, conn.Segment{Flags: flags, Ack: f.word() + 1}, now)
 	}
@@ -346,7 +357,13 @@ func (h *Handle) Saw(ref Ref, seen Sighting, now Time) {
 		if seen.Reset && s == SynRecv {
 			observe(seen.ResetBy, header.TCPRST)
 		}
+		if seen.Asked && s == SynRecv {
+			h.Repeated(ref, now, true)
+		}
 		return
+	}
+	if seen.Asked { // after the other changes, which revoke it
+		defer h.Repeated(ref, now, true)
 	}
 	switch { // not before its state is s
 	case s.HalfOpen():
@@ -354,6 +371,7 @@ func (h *Handle) Saw(ref Ref, seen Sighting, now Time) {
 		defer observe(seen.ResetBy, header.TCPRST)
 	case seen.Outlived:
 		defer h.outlived(ref, now)
+	case seen.Asked:
 	default:
 		defer h.Refresh(ref, now)
 	}
@@ -380,6 +398,22 @@ func (h *Handle) Saw(ref Ref, seen Sighting, now Time) {
 	if s >= TimeWaitClient && (f.State() == LastAckClient || f.State() == LastAckBackend) {
 		observe(Side(b2i(f.State() == LastAckBackend)), header.TCPACK)
 	}
+}
+
+// EndLost ends a flow whose backend has no connection with the flow's numbers. A copy ends when its
+// owner has learned of that. Until then a SYN opens another connection (Closing).
+func (h *Handle) EndLost(r Ref) {
+	if h.OwnerOf(r) == 0 {
+		h.DeleteFor(r, EndReopened)
+		return
+	}
+	h.t.markOf(r).Or(markLost)
+	h.change(r)
+}
+
+// lost reports whether a flow is a copy that EndLost is to end.
+func (h *Handle) lost(r Ref) bool {
+	return h.t.group.marks != nil && h.t.markOf(r).Load()&markLost != 0
 }
 
 // copyEnded is called after the end of a flow that is not tracked.

@@ -16,6 +16,7 @@ import (
 //	 4  markAnswer    8 bits: what Decide said about the answer
 //	12  markProven    of a copy: its owner has said that the client has proven the handshake
 //	13  markReset     of a copy: its owner has said that an end has reset the connection
+//	14  markLost      of a copy: its backend has lost the connection (EndLost)
 //	16  markOwner     8 bits: the flow is a copy of a flow of this owner, 1 to MaxOwners
 //
 // # Copies
@@ -41,6 +42,7 @@ const (
 	markAnswerMask  = 0xff << markAnswerShift
 	markProven      = 1 << 12
 	markReset       = 1 << 13
+	markLost        = 1 << 14
 	markOwnerShift  = 16
 )
 

@@ -95,5 +95,5 @@ func (h *Handle) Closing(r Ref) bool {
 	case None, LastAckClient, LastAckBackend, TimeWaitClient, TimeWaitBackend, Closed:
 		return true
 	}
-	return false
+	return h.lost(r)
 }

@@ -32,6 +32,11 @@ type Sighting struct {
 	// Outlived: the owner's Record has Reset, and packets have shown there that the connection
 	// lives on. It excludes Reset.
 	Outlived bool
+	// Asked: since the last packet of the open connection the client has sent SYNs, towards a
+	// backend that is gone.
+	Asked bool
+	// Lost: the backend has no connection with the numbers of the flow.
+	Lost bool
 }
 
 // Meta returns the Meta of a flow with this record that was last seen now.

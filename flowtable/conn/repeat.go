@@ -48,6 +48,10 @@ func (m Meta) RepeatOpen(now Ticks) (next Meta, second bool) {
 	return m&^MetaRepeat | (stamp|openRepeated)<<MetaRepeatShift, last&openRepeated != 0
 }
 
+// Asked reports whether the client has sent an opening packet towards a backend that is gone, since
+// the last other packet of the open connection (RepeatOpen).
+func (m Meta) Asked() bool { return m.State().Open() && m&MetaRepeat != 0 }
+
 // Unanswered reports whether a flow may be abandoned.
 func (m Meta) Unanswered() bool {
 	return m.Live() && (m.State() == SynSeen || m.State().Open() && m&(openRepeated<<MetaRepeatShift) != 0)

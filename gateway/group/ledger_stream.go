@@ -234,7 +234,7 @@ func (l *Ledger) Verdict(slot uint32) Verdict {
 		return Yield
 	case waited == 0:
 		return NoMember
-	case n.refused&waited != 0:
+	case n.refused&waited != 0 && (n.acked|n.refused)&waited == waited: // else one may keep its own flow
 		return RefusedByMember
 	case n.acked&waited == waited:
 		return Protected

@@ -128,7 +128,7 @@ func (s store) resolve(r *group.Record) group.Refusal {
 		return group.Accepted
 	}
 	h, owner := s.handle, s.handle.OwnerOf(at)
-	if owner == s.owner || owner == 0 && h.Closing(at) {
+	if owner == s.owner || owner == 0 && (h.Closing(at) || h.Forsaken(at)) {
 		h.DeleteFor(at, flowtable.EndReopened) // the client has opened it by another gateway
 		return group.Accepted
 	}
@@ -138,15 +138,23 @@ func (s store) resolve(r *group.Record) group.Refusal {
 	}
 	switch group.Resolve(own, s.others[s.owner-1].Later, owner != 0) {
 	case group.Refuse:
-		return group.OtherFlow
+		return s.refuse(at)
 	case group.Ignore:
 		return group.ThirdFlow
 	case group.YieldAndApply:
 		if !h.GiveUp(at) {
-			return group.OtherFlow // its answer has just left
+			return s.refuse(at) // its answer has just left
 		}
 	}
 	return group.Accepted
+}
+
+// refuse keeps an own flow instead of another gateway's.
+func (s store) refuse(own flowtable.Ref) group.Refusal {
+	if s.handle.Told(own) {
+		s.againLater(s.table.Slot(own))
+	}
+	return group.OtherFlow
 }
 
 // opening returns the state of an own flow.

@@ -40,14 +40,14 @@ const (
 // family has the addresses of the lab in one family. Gateway i has the sources i and i+3.
 type family struct {
 	client, vip, proxied string
-	backend              string
+	backend, second      string
 	sources              [6]string
 }
 
 var families = [2]family{
-	{"198.51.100.7", "203.0.113.10", "203.0.113.11", "10.0.1.11",
+	{"198.51.100.7", "203.0.113.10", "203.0.113.11", "10.0.1.11", "10.0.1.12",
 		[6]string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "192.0.2.5", "192.0.2.6"}},
-	{"2001:db8:c::7", "2001:db8:f::10", "2001:db8:f::11", "2001:db8:1::11",
+	{"2001:db8:c::7", "2001:db8:f::10", "2001:db8:f::11", "2001:db8:1::11", "2001:db8:1::12",
 		[6]string{"2001:db8:2::1", "2001:db8:2::2", "2001:db8:2::3", "2001:db8:2::4", "2001:db8:2::5",
 			"2001:db8:2::6"}},
 }

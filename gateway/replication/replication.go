@@ -57,6 +57,8 @@ type Flows struct {
 	wake     func()
 	online   bool // the handle is
 	look     look
+	again    []uint32 // slots of flows that others are to be told again
+	againAt  int64    // when the first of them was noted
 }
 
 // look is the state of lookAtCopies.
@@ -231,6 +233,7 @@ func (f *Flows) Step() {
 		}
 	}
 	f.lookAtCopies()
+	f.tellAgain()
 	f.decide()
 	if f.exchange != nil {
 		f.board.SetResetsUntil(uint64(f.exchange.ResetsUntil()))
@@ -261,6 +264,39 @@ func (f *Flows) lookAtCopies() {
 		l.next = 0
 		l.round++
 	}
+}
+
+// againAfter is how long after a refusal a flow is told again: the other gateway's answer has then
+// left, or its flow has ended.
+const againAfter = int64(10 * time.Millisecond)
+
+// maxAgain bounds the flows to be told again.
+const maxAgain = 1 << 12
+
+// againLater notes a flow that is to be told again.
+func (f *Flows) againLater(slot uint32) {
+	if len(f.again) == 0 {
+		f.againAt = f.c.Now()
+	}
+	if len(f.again) < maxAgain {
+		f.again = append(f.again, slot)
+	}
+}
+
+// tellAgain tells the others of flows again. If this gateway has refused a record for its own flow,
+// the sender may have given up its copy for the flow that it now ends, and would not know the
+// client's packets. If another one has refused a record, it may have a copy of a third gateway's
+// flow that is about to end.
+func (f *Flows) tellAgain() {
+	if len(f.again) == 0 || f.c.Now()-f.againAt < againAfter {
+		return
+	}
+	for _, slot := range f.again {
+		if f.ledger.Live(slot) {
+			f.ledger.Changed(slot)
+		}
+	}
+	f.again = f.again[:0]
 }
 
 // see looks at a record that has changed.
@@ -322,6 +358,9 @@ func (f *Flows) decide() {
 		case group.Yield:
 			f.handle.GiveUp(r)
 		default:
+			if v == group.RefusedByMember {
+				f.againLater(slot)
+			}
 			f.handle.Decide(r, uint8(outcomes[v]))
 		}
 		decided = true

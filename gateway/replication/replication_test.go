@@ -228,8 +228,9 @@ func TestProxiedFlowsOutlive(t *testing.T) {
 // although its port is held, and although the owner has not seen the SYN.
 func TestProxiedReopened(t *testing.T) {
 	for name, proven := range map[string]bool{"half-open": false, "established": true} {
-		for by := range 2 {
-			t.Run(fmt.Sprintf("%s, by gateway %d", name, by), func(t *testing.T) {
+		for both := range 4 {
+			by, answered := both%2, both/2
+			t.Run(fmt.Sprintf("%s, by gateway %d, answered by %d", name, by, answered), func(t *testing.T) {
 				inLab(t, 2, func(l *lab) {
 					for _, f := range families {
 						c := newConnection(f, 1000)
@@ -253,8 +254,8 @@ func TestProxiedReopened(t *testing.T) {
 						left := binary.BigEndian.Uint32(frames[0][list[0].L4+4:])
 						answer := headertest.TCP(c.backend, c.source, syn|ack)
 						answer.Seq, answer.Ack = answer.Seq+100_000, left+1
-						l.send(0, answer)
-						if p := l.one(0, "the answer to the SYN-ACK"); p.TCPFlags&headertest.RST == 0 {
+						l.send(answered, answer)
+						if p := l.one(answered, "the answer to the SYN-ACK"); p.TCPFlags&headertest.RST == 0 {
 							t.Errorf("flags %#x went to %v", p.TCPFlags, p.Tuple.Dst)
 						}
 						l.settle(time.Second)
@@ -734,6 +735,64 @@ func TestReopenedElsewhere(t *testing.T) {
 			c.works(l, 1)
 		}
 	})
+}
+
+// TestMovedElsewhere: a client opens another connection from the port of one whose endpoint is
+// gone. Its SYNs pass another gateway than the flow's, which gives it another endpoint, and the
+// flow yields. A connection that lives is not affected by forged SYNs: the backend answers them.
+func TestMovedElsewhere(t *testing.T) {
+	for n := range 4 {
+		lives, owner := n%2 == 1, n/2
+		by := 1 - owner
+		inLab(t, 3, func(l *lab) {
+			for _, f := range families {
+				c := newConnection(f, 1000)
+				c.establish(l, owner)
+				l.settle(0)
+				for _, g := range l.gateways {
+					b := services.NewBuilder(g.services.Load())
+					key := services.FrontendKey{Addr: addr(f.vip), Port: 80, Proto: header.ProtoTCP}
+					old, _ := b.Settings().FrontendByKey(key)
+					front, id := *old, old.Service.ID
+					ref := services.MakeBackendRef(40+uint32(id), 1)
+					b.DeleteBackend(old.Outside.Set.Backends[0])
+					b.SetBackend(services.Backend{Addr: addr(f.second), Port: 8080, Proto: key.Proto, Service: id,
+						Ref: ref, Flags: services.BackendServing | services.BackendReady})
+					svc := *old.Service
+					svc.Backends = []services.BackendRef{ref}
+					front.Service, front.Outside = &svc, services.Rule{Set: &services.EndpointSet{
+						Backends: svc.Backends, Table: []uint16{0, 0, 0}}}
+					b.SetService(&svc)
+					b.SetFrontend(&front)
+					g.services.Store(b.Build())
+				}
+				next := newConnection(f, 1000)
+				for _, pause := range []time.Duration{0, time.Second, 2 * time.Second} {
+					l.settle(pause)
+					next.syn(l, by)
+					if lives { // RFC 5961 section 4
+						c.passes(l, owner, "an ACK", headertest.TCP(c.backend, c.source, ack), c.vip, c.client)
+					}
+				}
+				if next.backend != join(f.second, 8080) {
+					t.Fatalf("the last SYN went to %s; drops %s", next.backend, l.drops(by))
+				}
+				next.answer(l, by)
+				l.settle(0)
+				list, _ := l.take(by)
+				if want := 1; lives == (len(list) == want) {
+					t.Errorf("the connection lives: %t; %d SYN-ACKs leave; drops %s", lives, len(list), l.drops(by))
+				}
+				l.settle(time.Second)
+				if lives {
+					next = c
+				}
+				for id := range l.gateways {
+					next.works(l, id)
+				}
+			}
+		})
+	}
 }
 
 // datagrams requires that a flow of UDP passes a gateway in both directions.
