@@ -22,7 +22,9 @@ import (
 // # Copies
 //
 // A copy has the source port that its owner chose. It does not expire and is not shed, unless its
-// owner follows the clock (FollowClock). Each owner's copies take a bounded share of the table.
+// owner follows the clock (FollowClock). If its owner is away (OwnerAway), its client may open
+// another flow when the copy would have expired. Each owner's copies take a bounded share of the
+// table.
 //
 // # Held ports
 //
@@ -57,6 +59,7 @@ type group struct {
 	halfOpen atomic.Int32 // copies of half-open flows: they do not count for the cap
 	open     atomic.Int32 // copies of connections (State.Connection)
 	clock    [MaxOwners + 1]atomic.Bool
+	away     [MaxOwners + 1]atomic.Bool
 	held     [2]atomic.Int32
 	missed   atomic.Bool // a change was not noted, for lack of room
 }
@@ -123,6 +126,17 @@ func (t *Table) expired(a *arena, i uint32, m conn.Meta, now Ticks) bool {
 
 // FollowClock sets whether the copies of an owner expire, and may be shed, as other flows.
 func (t *Table) FollowClock(owner int, follow bool) { t.group.clock[owner].Store(follow) }
+
+// OwnerAway sets whether an owner is away for so long that its copies may be outdated.
+func (t *Table) OwnerAway(owner int, away bool) { t.group.away[owner].Store(away) }
+
+// Outdated reports whether a flow is a copy that has expired, and that stays only because its owner
+// is away: another gateway may have ended the flow meanwhile. Its client's next SYN or datagram
+// makes another flow.
+func (h *Handle) Outdated(r Ref, now Time) bool {
+	owner := h.OwnerOf(r)
+	return owner != 0 && h.t.group.away[owner].Load() && h.t.lifetimes.Expired(h.Flow(r).load(), now.Ticks())
+}
 
 // CopiesOf returns how many copies of an owner's flows the table has.
 func (t *Table) CopiesOf(owner int) int {

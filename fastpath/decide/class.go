@@ -15,8 +15,8 @@ const (
 	// InFlow: the packet belongs to the flow.
 	InFlow Class = iota
 	// Superseded: a client's packet that must be scheduled again: a SYN on a connection that is
-	// over (RFC 9293 section 3.6.1), or a datagram whose backend no longer serves or whose frontend
-	// now belongs to another service port.
+	// over (RFC 9293 section 3.6.1), a datagram whose backend no longer serves or whose frontend
+	// now belongs to another service port, or either on an outdated copy.
 	Superseded
 	// Unanswered: the second repetition of a SYN that the backend has not answered, if the flow
 	// then moves to another backend: by configuration, or because this backend is gone.
@@ -46,7 +46,7 @@ func (s *Planner) Classify(ref flowtable.Ref, side flowtable.Side, p *header.Pac
 		return s.handshake(ref, p.TCPFlags)
 	case !IsSYN(p.TCPFlags):
 		return InFlow
-	case s.Flows.Closing(ref):
+	case s.reopens(ref):
 		return Superseded
 	}
 	gone := s.gone(ref)
@@ -54,6 +54,11 @@ func (s *Planner) Classify(ref flowtable.Ref, side flowtable.Side, p *header.Pac
 		return Unanswered
 	}
 	return InFlow
+}
+
+// reopens reports whether a client's SYN on a flow opens another one.
+func (s *Planner) reopens(ref flowtable.Ref) bool {
+	return s.Flows.Closing(ref) || s.Flows.Outdated(ref, s.Now)
 }
 
 // handshake returns the class of an answer to a SYN. An open connection continues when its backend
@@ -113,6 +118,8 @@ func (s *Planner) datagram(
 ) Class {
 	b := s.Snap.Backend(backend)
 	switch {
+	case side == flowtable.ClientSide && s.Flows.Outdated(ref, s.Now):
+		return Superseded
 	case owned && backend == 0 && s.Flows.OwnerOf(ref) != 0 && s.Flows.Age(ref, s.Now) < learnWait:
 		return InFlow
 	case owned && b != nil && (side == flowtable.ReplySide || b.Flags&services.BackendServing != 0):

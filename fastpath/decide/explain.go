@@ -220,7 +220,7 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 		retry = !serves
 	case x.Tuple.Proto == header.ProtoUDP:
 		x.Class = s.datagram(ref, backend, owned, side)
-	case side == flowtable.ClientSide && x.Opens && e.flows.Closing(ref):
+	case side == flowtable.ClientSide && x.Opens && s.reopens(ref):
 		x.Class = Superseded
 	}
 	again := x.Tuple.Stateful() && x.Opens && side == flowtable.ClientSide && x.Class == InFlow

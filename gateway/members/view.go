@@ -100,7 +100,8 @@ type watched struct {
 	before []int  // gateways that come before this one in its order, by number
 	whole  bool   // this gateway or its previous process was in step with it once: it has its flows
 	heard  int64  // when this gateway was in step with it last, or began to look
-	keeps  bool   // this gateway decides when its flows are over
+	away   bool   // it was heard last so long ago that its copies may be outdated
+	keeps  bool   // away, and this gateway decides when its flows are over
 	was    Member // in the view before
 }
 
@@ -180,10 +181,11 @@ func (m *Members) keep(v *View, at int64) {
 			w.heard = at
 		}
 		w.whole = w.whole || o.HasIts
-		first := !slices.ContainsFunc(w.before, m.exchange.InStep)
-		if keeps := first && at-w.heard > int64(m.c.KeepAfter); keeps != w.keeps {
-			w.keeps = keeps
-			m.flows.Keep(int(o.Number), keeps)
+		away := at-w.heard > int64(m.c.KeepAfter)
+		keeps := away && !slices.ContainsFunc(w.before, m.exchange.InStep)
+		if away != w.away || keeps != w.keeps {
+			w.away, w.keeps = away, keeps
+			m.flows.Keep(int(o.Number), away, keeps)
 		}
 	}
 }

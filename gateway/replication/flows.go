@@ -128,7 +128,7 @@ func (s store) resolve(r *group.Record) group.Refusal {
 		return group.Accepted
 	}
 	h, owner := s.handle, s.handle.OwnerOf(at)
-	if owner == s.owner || owner == 0 && (h.Closing(at) || h.Forsaken(at)) {
+	if owner == s.owner || owner == 0 && (h.Closing(at) || h.Forsaken(at)) || h.Outdated(at, s.now()) {
 		h.DeleteFor(at, flowtable.EndReopened) // the client has opened it by another gateway
 		return group.Accepted
 	}

@@ -100,7 +100,7 @@ func New(c Config) (*Flows, error) {
 
 func (f *Flows) join(i int, o Other) {
 	f.others[i], f.copies[i] = &o, group.NewCopies(i+1, f.index, store{f, i + 1})
-	f.table.FollowClock(i+1, false)
+	f.Keep(i, false, false)
 }
 
 // Add adds another gateway with a number that none has. It has no record of this gateway's flows,
@@ -119,7 +119,7 @@ func (f *Flows) Remove(i int) {
 
 // Return notes that a gateway with copies returns after Remove.
 func (f *Flows) Return(i int) {
-	f.table.FollowClock(i+1, false)
+	f.Keep(i, false, false)
 	f.ledger.Added(group.Member(i))
 }
 
@@ -376,6 +376,9 @@ func (f *Flows) free(slot uint32, copied bool) {
 	f.handle.Release(f.table.AtSlot(slot), copied)
 }
 
-// Keep sets whether this gateway decides when flows of another one are over: while the other one is
-// not heard, and no gateway before this one in the order of its source address is in step.
-func (f *Flows) Keep(i int, keep bool) { f.table.FollowClock(i+1, keep) }
+// Keep sets whether another gateway is away for long, and whether this one then decides when its
+// flows are over: while no gateway before this one in the order of its source address is in step.
+func (f *Flows) Keep(i int, away, keep bool) {
+	f.table.OwnerAway(i+1, away)
+	f.table.FollowClock(i+1, away && keep)
+}

@@ -795,6 +795,14 @@ func TestMovedElsewhere(t *testing.T) {
 	}
 }
 
+// ask sends a datagram by a gateway, and notes the gateway's choice.
+func (c *connection) ask(l *lab, id int) {
+	l.t.Helper()
+	l.send(id, headertest.UDP(c.client, c.vip, "x"))
+	p := l.one(id, "datagram")
+	c.source, c.backend = ends(&p.Tuple)
+}
+
 // datagrams requires that a flow of UDP passes a gateway in both directions.
 func (c *connection) datagrams(l *lab, id int) {
 	l.t.Helper()
@@ -823,6 +831,51 @@ func TestUsedElsewhere(t *testing.T) {
 			if s := l.state(0, tcp); s != flowtable.None {
 				t.Errorf("a connection that nothing uses is %v", s)
 			}
+		}
+	})
+}
+
+// TestOwnerAwayForLong: a copy of a gateway that is away for long does not keep its client from
+// another flow, at any gateway, when the flow may have ended elsewhere. Open connections go on.
+func TestOwnerAwayForLong(t *testing.T) {
+	inLab(t, 3, func(l *lab) {
+		for _, f := range families {
+			open, tcp, udp := newConnection(f, 1000), newConnection(f, 1001), newConnection(f, 1002)
+			open.establish(l, 0)
+			tcp.establish(l, 0)
+			udp.ask(l, 0)
+			udp.datagrams(l, 0)
+			l.settle(0)
+			l.kill(0)
+			for id := range 2 {
+				l.gateways[1+id].Keep(0, true, id == 0)
+			}
+			l.settle(10 * time.Second)
+			udp.datagrams(l, 2) // it has not expired there
+			for range 40 {
+				l.settle(idle / 2)
+				open.works(l, 1)
+			}
+			open.works(l, 2)
+			for id := 2; id > 0; id-- {
+				udp.ask(l, id)
+				if !l.gateways[2].owns(udp.source) {
+					t.Errorf("%s: the datagram by gateway %d leaves from %s", f.vip, id, udp.source)
+				}
+				udp.datagrams(l, id)
+				l.settle(0)
+			}
+			tcp.establish(l, 2)
+			if !l.gateways[2].owns(tcp.source) {
+				t.Errorf("%s: the SYN leaves from %s", f.vip, tcp.source)
+			}
+			l.settle(0)
+			tcp.works(l, 1)
+			l.start(0, 1, true)
+			for id := range 2 {
+				l.gateways[1+id].Keep(0, false, false)
+			}
+			l.settle(time.Second)
 		}
 	})
 }
