@@ -170,7 +170,7 @@ func Proven(s State) bool { return s > SynRecv && s <= TimeWaitBackend }
 // UpdateCopy changes a copy to the state of a record, which has the copy's tuples. A copy whose
 // handshake was proven here stays proven until the owner knows of the proof. After that a record
 // of a flow without proof is one of a new handshake. In the same way it keeps an RST that passed
-// here, and packets that came after the owner's RST.
+// here, packets that came after the owner's RST, and the acknowledgement of a PROXY header.
 func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 	f, mark := h.Flow(ref), h.t.markOf(ref)
 	known, reset := mark.Load()&markProven != 0, mark.Load()&markReset != 0
@@ -179,7 +179,11 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 	} else if reset {
 		mark.And(^uint32(markReset))
 	}
+	acked := acknowledgedHere(mark.Load(), r)
 	mark.And(^uint32(markLost))
+	if r.HeaderAcked {
+		mark.And(^uint32(markAcked))
+	}
 	if proven := Proven(r.State); proven && !known {
 		mark.Or(markProven)
 	} else if !proven && known {
@@ -202,9 +206,12 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 		if s == r.State {
 			n = r.ResetCopy(m, n, reset, now.Ticks())
 		}
-		if r.HeaderAcked {
+		switch {
+		case r.HeaderAcked:
 			n |= conn.MetaHeaderAcked
-		} else {
+		case acked && m.HeaderAcked() && n.HeaderSent():
+			h.change(ref) // the owner does not know
+		default:
 			n &^= conn.MetaHeaderAcked | conn.MetaHeaderPast
 		}
 		if n != m && !f.swap(m, n) {
@@ -223,6 +230,21 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 		}
 		return
 	}
+}
+
+// noteAcked must be called before the PROXY header of a flow becomes acknowledged. isn is the
+// initial sequence number of its backend, which the flow then forgets.
+func (h *Handle) noteAcked(r Ref, isn uint32) {
+	if h.OwnerOf(r) != 0 {
+		h.Decide(r, uint8(isn))
+		h.t.markOf(r).Or(markAcked)
+	}
+}
+
+// acknowledgedHere reports whether the backend has acknowledged the PROXY header of a copy here, in
+// the connection of the owner's record. Another connection passes for it once in 256 times.
+func acknowledgedHere(mark uint32, r *conn.Record) bool {
+	return mark&markAcked != 0 && r.Meta(0).KeepsISN() && uint8(mark>>markAnswerShift) == uint8(r.ISN)
 }
 
 // Record describes a flow to other gateways. It returns false if the flow has ended, and for a flow
@@ -325,7 +347,7 @@ func (h *Handle) Sight(ref Ref) (s Sighting) {
 		return s
 	}
 	s = Sighting{State: m.State(), Proof: Proven(m.State()) && mark&markProven == 0, Asked: m.Asked(),
-		Lost: mark&markLost != 0}
+		Lost: mark&markLost != 0, HeaderAcked: m.HeaderAcked() && m.HeaderSent()}
 	switch {
 	case !m.State().Connection():
 	case m.Reset():
@@ -361,6 +383,9 @@ func (h *Handle) Saw(ref Ref, seen Sighting, now Time) {
 			h.Repeated(ref, now, true)
 		}
 		return
+	}
+	if seen.HeaderAcked { // after the proof
+		defer h.HeaderAcked(ref, now)
 	}
 	if seen.Asked { // after the other changes, which revoke it
 		defer h.Repeated(ref, now, true)

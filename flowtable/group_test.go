@@ -433,6 +433,36 @@ func TestProofIsTold(t *testing.T) {
 	want(r, false)
 }
 
+// TestAcknowledgedHeaderStays: a copy whose PROXY header the backend has acknowledged keeps that,
+// and its owner is to learn of it, until the owner's record is of another handshake.
+func TestAcknowledgedHeaderStays(t *testing.T) {
+	tb, h := groupTable(t, 100, 100)
+	rec := foreign(false, 1, Established)
+	rec.Proxied, rec.Opening, rec.ISN = true, 5000, 7000
+	r, _ := h.Copy(bootTime, 1, &rec)
+	changes := func() (n int) {
+		h.Publish()
+		tb.Changed(func(Ref) { n++ })
+		return n
+	}
+	h.HeaderAcked(r, bootTime)
+	want := func(what string, acked bool, told int) {
+		t.Helper()
+		if s, n := h.Sight(r), changes(); s.HeaderAcked != acked || h.Insertion(r).Acked != acked || n != told {
+			t.Errorf("%s: acknowledged %t, to tell %t, %d changes", what, h.Insertion(r).Acked, s.HeaderAcked, n)
+		}
+	}
+	want("here", true, 1)
+	h.UpdateCopy(r, &rec, bootTime)
+	want("the owner does not know", true, 1)
+	rec.ISN++
+	h.UpdateCopy(r, &rec, bootTime)
+	want("another handshake", false, 0)
+	rec.ISN, rec.HeaderAcked = 0, true
+	h.UpdateCopy(r, &rec, bootTime)
+	want("the owner says so", true, 0)
+}
+
 // TestCopyIsItsFlow: a copy of each state has the record of the flow that it was made of, and
 // follows it.
 func TestCopyIsItsFlow(t *testing.T) {

@@ -123,9 +123,11 @@ func (h *Handle) HeaderAcked(r Ref, now Time) {
 		if !m.HeaderPending() {
 			return
 		}
+		h.noteAcked(r, word)
 		if f.swap(m, m|conn.MetaHeaderAcked) {
 			f.swapWord(word, uint32(now.Ticks()))
 			h.changed(r)
+			h.sighted(r)
 			return
 		}
 	}

@@ -32,6 +32,8 @@ type Sighting struct {
 	// Outlived: the owner's Record has Reset, and packets have shown there that the connection
 	// lives on. It excludes Reset.
 	Outlived bool
+	// HeaderAcked is as in a Record.
+	HeaderAcked bool
 	// Asked: since the last packet of the open connection the client has sent SYNs, towards a
 	// backend that is gone.
 	Asked bool

@@ -306,6 +306,44 @@ func TestHeaderSentElsewhere(t *testing.T) {
 	})
 }
 
+// TestHeaderAckedElsewhere: the owner learns that the backend has acknowledged a PROXY header at
+// another gateway, also if it was killed meanwhile, and does not send the header again.
+func TestHeaderAckedElsewhere(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		inLab(t, 2, func(l *lab) {
+			for i, f := range families {
+				c := newConnection(f, 1000)
+				c.vip = join(f.proxied, 80)
+				c.syn(l, 0)
+				c.answer(l, 0)
+				l.settle(0)
+				l.one(0, "SYN-ACK")
+				if killed {
+					l.kill(0)
+				}
+				l.send(1, headertest.TCP(c.client, c.vip, ack)) // becomes the header
+				l.one(1, "the header")
+				p := headertest.TCP(c.backend, c.source, ack)
+				p.Ack += proxyproto.Bytes(i == 1)
+				l.send(1, p)
+				l.take(1)
+				l.settle(0)
+				if killed {
+					l.start(0, 1, true)
+					l.settle(time.Second)
+				}
+				for id := range l.gateways {
+					acked := false
+					l.at(id, c, func(h *flowtable.Handle, r flowtable.Ref) { acked = h.Insertion(r).Acked })
+					if !acked {
+						t.Errorf("killed %t, %s: gateway %d does not know of the acknowledgement", killed, f.vip, id)
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestAnswerWaits: while a member does not acknowledge, a SYN-ACK waits 2 ms, and nothing else
 // does.
 func TestAnswerWaits(t *testing.T) {

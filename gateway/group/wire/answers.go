@@ -94,6 +94,7 @@ const (
 	noteOutlived
 	noteAsked
 	noteLost
+	noteHeaderAcked
 )
 
 // noteBit returns a note if it holds.
@@ -107,7 +108,8 @@ func noteBit(holds bool, note byte) byte {
 // notesOf returns the notes of a sighting.
 func notesOf(s *group.Sighting) byte {
 	return noteBit(s.Proof, noteProof) | noteBit(s.Reset, noteReset) | byte(s.ResetBy)*noteResetBy |
-		noteBit(s.Outlived, noteOutlived) | noteBit(s.Asked, noteAsked) | noteBit(s.Lost, noteLost)
+		noteBit(s.Outlived, noteOutlived) | noteBit(s.Asked, noteAsked) | noteBit(s.Lost, noteLost) |
+		noteBit(s.HeaderAcked, noteHeaderAcked)
 }
 
 // AppendSaw appends Saw: 1 to MaxMessages sightings.
@@ -129,7 +131,7 @@ func ReadSaw(frame []byte, to []group.Sighting) ([]group.Sighting, error) {
 		s, notes := group.Sighting{Slot: binary.BigEndian.Uint32(b)}, b[5]
 		s.State = conn.State(b[4])
 		s.Proof, s.Outlived = notes&noteProof != 0, notes&noteOutlived != 0
-		s.Asked, s.Lost = notes&noteAsked != 0, notes&noteLost != 0
+		s.Asked, s.Lost, s.HeaderAcked = notes&noteAsked != 0, notes&noteLost != 0, notes&noteHeaderAcked != 0
 		if s.Reset = notes&noteReset != 0; s.Reset {
 			s.ResetBy = conn.Side(notes / noteResetBy & 1)
 		}

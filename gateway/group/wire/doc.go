@@ -22,7 +22,7 @@
 //	        ISN u32; Opening u32 with Proxied over TCP;
 //	        client tuple, reply tuple: source and destination, of 4 or 16 bytes each, two u16 ports
 //
-//	notes:  1 Proof   2 Reset   4 ResetBy   8 Outlived   16 Asked   32 Lost
+//	notes:  1 Proof   2 Reset   4 ResetBy   8 Outlived   16 Asked   32 Lost   64 HeaderAcked
 //
 // Each value has one encoding: a frame that is decoded and encoded again is the same bytes. A frame
 // with an error in any part is an error as a whole, so that nothing of it is applied.

@@ -76,7 +76,7 @@ func frames() [][]byte {
 		AppendSaw(nil, []group.Sighting{
 			{Slot: 7, Sighting: conn.Sighting{State: conn.Established, Reset: true, ResetBy: conn.ReplySide}},
 			{Slot: 1<<32 - 1, Sighting: conn.Sighting{State: conn.FinClient, Proof: true, Outlived: true,
-				Asked: true, Lost: true}}}),
+				Asked: true, Lost: true, HeaderAcked: true}}}),
 	}
 }
 
@@ -181,7 +181,7 @@ func TestMalformed(t *testing.T) {
 		})},
 		{"an RST that is outlived", []byte{byte(Saw), 0, 0, 0, 7, byte(conn.Established), 2 | 8}},
 		{"a side without an RST", []byte{byte(Saw), 0, 0, 0, 7, byte(conn.Established), 4}},
-		{"unknown note", []byte{byte(Saw), 0, 0, 0, 7, byte(conn.Established), 64}},
+		{"unknown note", []byte{byte(Saw), 0, 0, 0, 7, byte(conn.Established), 128}},
 		{"last is neither 0 nor 1", []byte{byte(Mine), 2}},
 		{"refused twice", applied(9, Refused{1, group.TableFull}, Refused{1, group.TableFull})},
 		{"refused before the first message", applied(2, Refused{2, group.TableFull})},
