@@ -75,6 +75,15 @@ func (h *Handle) MarkCopy(r Ref, owner int, now Time) {
 	h.countCopy(family(r&refV6 != 0), owner, s)
 }
 
+// MarkEarlier notes that a new copy was made before this gateway was in step with its owner.
+func (h *Handle) MarkEarlier(r Ref) { h.t.markOf(r).Or(markEarlier) }
+
+// NewCopy reports whether a flow of UDP is a copy of a flow that its owner has made within a time.
+func (h *Handle) NewCopy(r Ref, now Time, within time.Duration) bool {
+	return h.OwnerOf(r) != 0 && h.t.markOf(r).Load()&markEarlier == 0 &&
+		conn.Span(Ticks(h.Flow(r).word()), now.Ticks()) < within
+}
+
 func (h *Handle) countCopy(f, owner int, s State) {
 	h.t.group.copies[owner][f].Add(1)
 	h.t.group.halfOpen.Add(int32(b2i(s.HalfOpen())))

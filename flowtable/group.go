@@ -20,6 +20,7 @@ import (
 //	15  markAcked     of a copy: the backend has acknowledged the PROXY header of a connection whose
 //	                  initial sequence number of the backend ends in the 8 bits of markAnswer
 //	16  markOwner     8 bits: the flow is a copy of a flow of this owner, 1 to MaxOwners
+//	24  markEarlier   of a copy: it was made before the gateway was in step, so its flow may be old
 //
 // # Copies
 //
@@ -49,6 +50,7 @@ const (
 	markLost        = 1 << 14
 	markAcked       = 1 << 15
 	markOwnerShift  = 16
+	markEarlier     = 1 << 24
 )
 
 // MaxOwners is the greatest number of gateways whose copies a table has.

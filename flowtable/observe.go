@@ -82,11 +82,6 @@ func (h *Handle) Idle(r Ref, now Time) time.Duration {
 	return conn.Span(h.Flow(r).load().Seen(), now.Ticks())
 }
 
-// Age returns how long ago this table got a flow of UDP.
-func (h *Handle) Age(r Ref, now Time) time.Duration {
-	return conn.Span(Ticks(h.Flow(r).word()), now.Ticks())
-}
-
 // Closing reports whether the connection is over on both sides. A client's SYN on such a flow opens
 // a new connection, for which a backend is selected again. A reset connection is not closing: the
 // RST may be forged, and so may the SYN.

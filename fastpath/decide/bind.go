@@ -45,7 +45,9 @@ func (s *Planner) Bind(ref flowtable.Ref) (valid bool) {
 	switch {
 	case binding == 0, toBackend.Proto == header.ProtoUDP && backend == 0:
 		client := toClient.Reverse()
-		now = s.adopt(&client, &toBackend, f.Proxied())
+		if now = s.adopt(&client, &toBackend, f.Proxied()); service != 0 && now.backend == 0 {
+			now.service = service // mayLearn compares it
+		}
 	case toBackend.Proto == header.ProtoUDP:
 		client := toClient.Reverse()
 		if now, valid = s.datagramOwner(&client, &toBackend, f.Proxied(), now); !valid {

@@ -120,7 +120,7 @@ func (s *Planner) datagram(
 	switch {
 	case side == flowtable.ClientSide && s.Flows.Outdated(ref, s.Now):
 		return Superseded
-	case owned && backend == 0 && s.Flows.OwnerOf(ref) != 0 && s.Flows.Age(ref, s.Now) < learnWait:
+	case owned && backend == 0 && s.Flows.NewCopy(ref, s.Now, learnWait) && s.mayLearn(ref):
 		return InFlow
 	case owned && b != nil && (side == flowtable.ReplySide || b.Flags&services.BackendServing != 0):
 		return InFlow
@@ -128,6 +128,20 @@ func (s *Planner) datagram(
 		return BackendGone
 	}
 	return Superseded
+}
+
+// mayLearn reports whether the endpoint of another gateway's UDP flow may be one that this gateway
+// has not learned of: no other service port got the frontend since the flow came here, and the one
+// that has it gives its backends the client's datagrams in the same form.
+func (s *Planner) mayLearn(ref flowtable.Ref) bool {
+	var client header.Tuple
+	s.Flows.Tuple(ref, flowtable.ClientSide, &client)
+	flow, f := s.Flows.Flow(ref), s.Snap.Frontend(&client)
+	if f == nil {
+		return true
+	}
+	had := flow.Service()
+	return f.Service.ProxyProtocol == flow.Proxied() && (had == 0 || had == uint32(f.Service.ID))
 }
 
 // IsSYN reports whether a segment with these TCP flags opens a connection.

@@ -113,6 +113,9 @@ func (s store) Put(n uint32, r *group.Record) (uint32, group.Refusal) {
 	at, status := s.handle.Copy(s.now(), s.owner, r)
 	switch status {
 	case flowtable.Created:
+		if !s.Flows.copies[s.owner-1].InStep() {
+			s.handle.MarkEarlier(at)
+		}
 		return s.table.Slot(at), group.Accepted
 	case flowtable.Exists: // a worker has just made a flow of the client
 		return 0, group.OtherFlow

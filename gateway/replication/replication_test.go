@@ -1031,3 +1031,53 @@ func TestEndpointNotKnownYet(t *testing.T) {
 		}
 	})
 }
+
+// TestFrontendChangedElsewhere: a datagram on a copy whose endpoint this gateway does not know
+// makes another flow, if the frontend has got another Service or its backends read another form
+// since the flow came here, or if the flow may be old.
+func TestFrontendChangedElsewhere(t *testing.T) {
+	for _, change := range []string{"another Service", "another form", "memory lost"} {
+		inLab(t, 2, func(l *lab) {
+			for _, f := range families {
+				c := newConnection(f, 1000)
+				c.ask(l, 0)
+				c.datagrams(l, 0)
+				l.settle(0)
+				before := l.services.Load()
+				b := services.NewBuilder(before)
+				key := services.FrontendKey{Addr: addr(f.vip), Port: 80, Proto: header.ProtoUDP}
+				old, _ := before.FrontendByKey(key)
+				b.DeleteBackend(old.Outside.Set.Backends[0])
+				lacks := b.Build()
+				l.gateways[1].services.Store(lacks)
+				switch front, svc := *old, *old.Service; change {
+				case "memory lost":
+					l.kill(1)
+					l.lose(1)
+					l.services.Store(lacks)
+					l.start(1, 2, false)
+					l.services.Store(before)
+					l.settle(time.Second)
+				case "another Service":
+					c.datagrams(l, 1) // not learned yet
+					svc.ID += 100
+					fallthrough
+				case "another form":
+					svc.ProxyProtocol = change == "another form"
+					front.Service = &svc
+					b = services.NewBuilder(lacks)
+					b.SetService(&svc)
+					b.SetFrontend(&front)
+					l.gateways[1].services.Store(b.Build())
+				}
+				l.send(1, headertest.UDP(c.client, c.vip, "x"))
+				list, _ := l.take(1)
+				for i := range list {
+					if _, to := ends(&list[i].Tuple); to == c.backend {
+						t.Errorf("%s, %s: the datagram leaves to the endpoint of before", change, f.vip)
+					}
+				}
+			}
+		})
+	}
+}
