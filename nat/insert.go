@@ -23,13 +23,15 @@ const (
 	udpLengthOffset = 4
 
 	// TCP options (RFC 9293 section 3.2, RFC 7323 section 3, RFC 2018 section 3, RFC 8684 section
-	// 3, RFC 7413 section 4.1.1, RFC 6994 section 3).
+	// 3, RFC 7413 section 4.1.1, RFC 9768 section 3.2.3, RFC 6994 section 3).
 	optionEnd          = 0
 	optionNOP          = 1
 	optionSACK         = 5
 	optionTimestamps   = 8
 	optionMultipath    = 30
 	optionFastOpen     = 34
+	optionAccECN0      = 172
+	optionAccECN1      = 174
 	optionExperiment   = 254
 	fastOpenExperiment = 0xf989
 
@@ -91,7 +93,7 @@ type ProxySegment struct {
 	Window     uint16
 	Timestamps Timestamps
 	TTL        uint8
-	// Of the client's ACK that the segment replaces, or zero: all options, in place of Timestamps;
+	// Of the client's ACK that the segment replaces, or zero: options, in place of Timestamps;
 	// the bits AE, CWR and ECE (RFC 9768, RFC 3168); and DSCP, ECN and flow label, as in IPv6.
 	options    [maxOptionBytes]byte
 	optionsLen uint8
@@ -109,11 +111,31 @@ const (
 func (s *ProxySegment) Replace(frame []byte, p *header.Packet) {
 	b := p.Transport(frame)
 	s.optionsLen = uint8(copy(s.options[:], optionsOf(b)))
+	keepHarmless(s.options[:s.optionsLen])
 	s.congestion = binary.BigEndian.Uint16(b[tcpDataOffset:]) & congestionBits
 	if ip := frame[p.L3:]; p.Tuple.V6 {
 		s.flow = binary.BigEndian.Uint32(ip) & ipv6FlowBits
 	} else {
 		s.flow = uint32(ip[1]) << 20
+	}
+}
+
+// keepHarmless replaces by NOPs the options that may make a receiver discard the segment, such as
+// TCP-MD5 and TCP-AO (RFC 2385, RFC 5925): the client would choose whether the header arrives.
+func keepHarmless(options []byte) {
+	for len(options) > 0 {
+		kind, option, rest := nextOption(options)
+		switch kind {
+		case optionSACK, optionTimestamps, optionAccECN0, optionAccECN1:
+		case optionEnd: // and malformed options
+			option, rest = options, nil
+			fallthrough
+		default:
+			for i := range option {
+				option[i] = optionNOP
+			}
+		}
+		options = rest
 	}
 }
 
