@@ -25,8 +25,9 @@ import (
 // while it is lost, the backend repeats its SYN-ACK, and the client repeats its ACK. Until the
 // backend has acknowledged the header, it is sent again in place of each bare ACK of the client and
 // of the backend, before an RST of the client, and by the sweep of the flow table, at most every
-// five seconds (ADR 36). Data that arrives meanwhile is forwarded behind it; the backend's TCP
-// orders them.
+// five seconds (ADR 36). An ACK of the client for data of the backend follows it: if the backend's
+// packets pass another gateway, this one may never learn that the header is acknowledged. Data that
+// arrives meanwhile is forwarded behind it; the backend's TCP orders them.
 //
 // From the handshake on, a SYN of the client leaves with a sequence number that the client cannot
 // know (flowtable.Handle.HiddenSYN). A backend that still has the connection answers it with a
@@ -58,7 +59,7 @@ func (w *Worker) forwardProxied(p *packet, ref flowtable.Ref) decide.Verdict {
 	case !in.Pending() || p.Fragment != header.NotFragment || p.opensConnection():
 	case !p.bareACK() && before.Sent && p.TCPFlags&header.TCPRST == 0:
 	case !w.verify(p): // the header must not give its numbers a good checksum
-	case p.bareACK():
+	case p.bareACK() && p.segment.Ack == in.Ack:
 		return w.becomeHeader(p, ref, w.clientSegment(p, ref, &in))
 	default:
 		w.sendHeader(ref, w.clientSegment(p, ref, &in))
@@ -219,7 +220,7 @@ func (w *Worker) clientSegment(p *packet, ref flowtable.Ref, in *flowtable.Inser
 		s.Ack, s.Window = p.segment.Ack, nat.WindowOf(p.frame, &p.Packet)
 	}
 	s.Timestamps = nat.TimestampsOf(p.frame, &p.Packet)
-	if p.bareACK() {
+	if p.bareACK() && s.Ack == in.Ack {
 		s.Replace(p.frame, &p.Packet)
 	}
 	return s

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -342,6 +343,70 @@ func TestHeaderAckedElsewhere(t *testing.T) {
 			}
 		})
 	}
+}
+
+// openProxied opens a connection with a PROXY header by gateway 0, until its client has the
+// SYN-ACK.
+func openProxied(l *lab, f family) *connection {
+	c := newConnection(f, 1000)
+	c.vip = join(f.proxied, 80)
+	c.syn(l, 0)
+	c.answer(l, 0)
+	l.settle(0)
+	l.one(0, "SYN-ACK")
+	return c
+}
+
+// acknowledges sends the client's ACK by one gateway, where it becomes the header, and the
+// backend's ACK of it by another.
+func (c *connection) acknowledges(l *lab, by, replies int) {
+	l.t.Helper()
+	l.send(by, headertest.TCP(c.client, c.vip, ack))
+	l.one(by, "the header")
+	p := headertest.TCP(c.backend, c.source, ack)
+	p.Ack += proxyproto.Bytes(strings.Contains(c.client, "["))
+	l.send(replies, p)
+	l.one(replies, "the ACK of the header")
+}
+
+// numbers returns the sequence and acknowledgement numbers of a TCP segment.
+func numbers(frame []byte, p *header.Packet) (seq, ack uint32) {
+	return binary.BigEndian.Uint32(frame[p.L4+4:]), binary.BigEndian.Uint32(frame[p.L4+8:])
+}
+
+// TestHeaderAckedUntold: a gateway that is never told that the header is acknowledged forwards
+// the client's ACKs for data of the backend.
+func TestHeaderAckedUntold(t *testing.T) {
+	inLab(t, 3, func(l *lab) {
+		var open []*connection
+		for _, f := range families {
+			open = append(open, openProxied(l, f))
+		}
+		l.settle(time.Second)
+		l.kill(0)
+		for i, c := range open {
+			bytes := proxyproto.Bytes(i == 1)
+			c.acknowledges(l, 2, 1)
+			ping := headertest.TCP(c.client, c.vip, psh|ack)
+			ping.Payload = []byte("ping")
+			c.passes(l, 2, "the client's data", ping, c.source, c.backend)
+			pong := headertest.TCP(c.backend, c.source, psh|ack)
+			pong.Payload, pong.Ack = []byte("pong"), pong.Ack+bytes+4
+			c.passes(l, 1, "the backend's data", pong, c.vip, c.client)
+			reply := headertest.TCP(c.client, c.vip, ack)
+			reply.Seq, reply.Ack = reply.Seq+4, reply.Ack+4
+			l.send(2, reply)
+			list, frames := l.take(2)
+			if len(list) == 0 {
+				t.Fatalf("family %d: no ACK; drops %s", i, l.drops(2))
+			}
+			last := len(list) - 1
+			seq, acked := numbers(frames[last], &list[last])
+			if seq != reply.Seq+bytes || acked != reply.Ack || int(list[last].L4)+20 != int(list[last].End) {
+				t.Errorf("family %d: the ACK left with the numbers %d, %d", i, seq, acked)
+			}
+		}
+	})
 }
 
 // TestAnswerWaits: while a member does not acknowledge, a SYN-ACK waits 2 ms, and nothing else
