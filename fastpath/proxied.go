@@ -159,7 +159,7 @@ func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decid
 		} else if ref, v = w.renumber(ref, p.segment.Ack-1); ref == 0 {
 			return 0, v
 		}
-	case !opening && p.segment.SYNACK() && (later || w.c.Copies != nil && !w.flows.InUse(ref)):
+	case !opening && p.segment.SYNACK() && (later || w.mayAnswerElsewhere(ref)):
 		return 0, w.endLost(p, ref)
 	case !opening || w.flows.Insertion(ref).Sent && !w.flows.Answered(ref, &p.segment):
 		return 0, drop(reason.ProxyHandshake)
@@ -172,6 +172,12 @@ func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decid
 		w.planner.Stood(ref)
 	}
 	return ref, queued
+}
+
+// mayAnswerElsewhere reports whether a foreign SYN-ACK may answer a SYN of the flow's client that
+// passed another gateway of the group. A flow without an answer is not known to the others.
+func (w *Worker) mayAnswerElsewhere(ref flowtable.Ref) bool {
+	return w.c.Copies != nil && flowtable.Answered(w.flows.Flow(ref).State()) && !w.flows.InUse(ref)
 }
 
 // renumber makes a flow whose SYN has no answer again, as one that a SYN with another number has

@@ -166,7 +166,8 @@ func TestProxyGivenUp(t *testing.T) {
 }
 
 // TestProxyForeignAnswer: in a group a SYN-ACK that answers none of the flow's SYNs may answer one
-// that passed another gateway. It ends no connection in use.
+// that passed another gateway. It ends no connection in use, and no flow without an answer, which
+// other gateways do not know.
 func TestProxyForeignAnswer(t *testing.T) {
 	const first = headertest.ISN + 1
 	f := acknowledged(t, newLab(t, labConfig{edit: proxied, board: copies.NewBoard(1, func() {})}))
@@ -179,6 +180,12 @@ func TestProxyForeignAnswer(t *testing.T) {
 	f.step(3 * time.Second)
 	if s := f.pass(t, foreign); s.flags != headertest.RST {
 		t.Errorf("the backend of an idle connection got %+v", s)
+	}
+	f = beginProxied(newLab(t, labConfig{edit: proxied, board: copies.NewBoard(1, func() {})}))
+	f.send(0, f.fromBackend(headertest.SYN|headertest.ACK, 777, 4242))
+	f.nothing(f.nic, f.host())
+	if s := f.pass(t, f.fromBackend(headertest.SYN|headertest.ACK, 555, headertest.ISN+1)); s.seq != 555 {
+		t.Errorf("the answer to the flow's SYN left as %+v", s)
 	}
 }
 
