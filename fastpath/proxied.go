@@ -149,6 +149,9 @@ func (w *Worker) misses(p *packet, in *flowtable.Insertion) bool {
 // earlier user of the port; if not, the backend repeats it when the connection is no longer in use.
 // While the flow's SYN has no answer, the flow is made again with the other number instead: the
 // client has got no SYN cookie yet, and a cookie that arrives later is not forwarded.
+//
+// A backend with SYN cookies may answer the SYN with several numbers. The client gets the first in
+// each answer, and so knows one cookie only: the flow has room for one.
 func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verdict) {
 	opening, later := w.flows.Answers(ref, &p.segment)
 	switch {
@@ -163,6 +166,10 @@ func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decid
 		return 0, w.endLost(p, ref)
 	case !opening || w.flows.Insertion(ref).Sent && !w.flows.Answered(ref, &p.segment):
 		return 0, drop(reason.ProxyHandshake)
+	}
+	if isn, ok := w.flows.FirstAnswer(ref); ok && p.segment.SYNACK() {
+		nat.SetSequence(p.frame, &p.Packet, isn)
+		p.segment.Seq = isn
 	}
 	s, first := w.verified(p, ref, flowtable.ReplySide), w.flows.Awaits(ref)
 	if first && !s.Unverified {

@@ -165,6 +165,20 @@ func TestProxyGivenUp(t *testing.T) {
 	}
 }
 
+// TestProxyOneAnswer: of the numbers with which a backend answers a SYN, the client gets the first
+// in each answer: it is to know one SYN cookie only.
+func TestProxyOneAnswer(t *testing.T) {
+	f := beginProxied(newLab(t, labConfig{edit: proxied}))
+	for _, isn := range []uint32{777, 999, 777} {
+		if s := f.pass(t, f.fromBackend(headertest.SYN|headertest.ACK, isn, headertest.ISN+1)); s.seq != 777 {
+			t.Errorf("the SYN-ACK left as %+v", s)
+		}
+	}
+	if s := f.pass(t, fromClient(headertest.ACK, headertest.ISN+1, 778, "")); s.ack != 778 || len(s.data) != 28 {
+		t.Errorf("first came %+v", s)
+	}
+}
+
 // TestProxyForeignAnswer: in a group a SYN-ACK that answers none of the flow's SYNs may answer one
 // that passed another gateway. It ends no connection in use, and no flow without an answer, which
 // other gateways do not know.

@@ -92,6 +92,14 @@ func (h *Handle) AnswersHidden(r Ref, s *Segment) bool {
 	return h.Flow(r).load()&conn.MetaReopened != 0 && s.Acknowledges(h.HiddenSYN(r))
 }
 
+// FirstAnswer returns the sequence number of the SYN-ACK that a flow has noted, if its handshake is
+// not proven.
+func (h *Handle) FirstAnswer(r Ref) (isn uint32, ok bool) {
+	f := h.Flow(r)
+	word, m := f.word(), f.load()
+	return word, m.Provable()
+}
+
 // Answers reports whether a SYN-ACK acknowledges the SYN that opened a flow, or else may
 // acknowledge a later SYN of its client, which had another sequence number.
 func (h *Handle) Answers(r Ref, s *Segment) (opening, later bool) {
