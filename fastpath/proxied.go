@@ -55,14 +55,19 @@ func (w *Worker) forwardProxied(p *packet, ref flowtable.Ref) decide.Verdict {
 		w.planner.Stood(ref)
 	}
 	in := w.flows.Insertion(ref)
+	begins := p.bareACK() && p.begins(&in)
 	switch {
-	case !in.Pending() || p.Fragment != header.NotFragment || p.opensConnection():
+	case !in.Pending() && !begins || p.Fragment != header.NotFragment || p.opensConnection():
 	case !p.bareACK() && before.Sent && p.TCPFlags&header.TCPRST == 0:
 	case !w.verify(p): // the header must not give its numbers a good checksum
-	case p.bareACK() && p.segment.Ack == in.Ack:
+	case in.Pending() && p.bareACK() && p.segment.Ack == in.Ack:
 		return w.becomeHeader(p, ref, w.clientSegment(p, ref, &in))
 	default:
-		w.sendHeader(ref, w.clientSegment(p, ref, &in))
+		s := w.clientSegment(p, ref, &in)
+		if begins {
+			s.Ack = in.Ack
+		}
+		w.sendHeader(ref, s)
 	}
 	return w.deliver(p, ref, flowtable.ClientSide)
 }
@@ -71,6 +76,15 @@ func (w *Worker) forwardProxied(p *packet, ref flowtable.Ref) decide.Verdict {
 func (p *packet) bareACK() bool {
 	const other = header.TCPSYN | header.TCPFIN | header.TCPRST | header.TCPURG
 	return p.isTCP() && p.TCPFlags&(other|header.TCPACK) == header.TCPACK && !p.segment.Data && !p.long()
+}
+
+// begins reports whether a client's segment could begin a connection by a SYN cookie. If the
+// backend has the connection, the header is a duplicate for it; if not, the header begins one. So
+// the header is sent before a bare ACK of that kind, which shift moves behind its place: a backend
+// with the connection must answer a keepalive of the client.
+func (p *packet) begins(in *flowtable.Insertion) bool {
+	return in.Sent && p.TCPFlags&(header.TCPACK|header.TCPRST) == header.TCPACK &&
+		in.Begins(in.ToBackend(p.segment.Seq), p.segment.Ack)
 }
 
 // replyProxied updates a flow with a PROXY header by a packet of its backend. It returns the flow
@@ -88,23 +102,17 @@ func (w *Worker) replyProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, deci
 		in = w.flows.Insertion(ref)
 	}
 	ack := p.TCPFlags&(header.TCPACK|header.TCPRST) == header.TCPACK
-	if ack && in.ComesRound(p.segment.Ack) && w.verify(p) {
-		w.flows.HeaderPast(ref)
-		in = w.flows.Insertion(ref)
-	}
 	switch rst := p.TCPFlags&header.TCPRST != 0; {
 	case !in.Sent && !rst && (!p.segment.Data || w.flows.Flow(ref).State() == flowtable.SynSeen):
 		return 0, w.deliver(p, ref, flowtable.ReplySide) // only its SYN-ACK and its data change the handshake
 	case in.Sent && w.flows.AnswersHidden(ref, &p.segment):
 		return 0, w.endLost(p, ref)
-	case in.Acked && !in.Past && !rst && !p.segment.Data && p.segment.Ack-in.First < in.Bytes:
-		return 0, drop(reason.ProxyHandshake) // late, or of another connection
 	case !in.Pending() || !ack || !w.verify(p):
 		return ref, queued
 	}
 	switch acked := p.segment.Ack - in.First; {
 	case acked >= in.Bytes && acked < maxWindow && p.segment.Seq-(in.Ack-1) < maxWindow:
-		w.flows.HeaderAcked(ref, w.planner.Now)
+		w.flows.HeaderAcked(ref)
 	case acked < in.Bytes && p.bareACK() && w.misses(p, &in):
 		s := w.headerSegment(ref, &in)
 		if t := nat.TimestampsOf(p.frame, &p.Packet); t.OK {
@@ -151,7 +159,7 @@ func (w *Worker) misses(p *packet, in *flowtable.Insertion) bool {
 // client has got no SYN cookie yet, and a cookie that arrives later is not forwarded.
 //
 // A backend with SYN cookies may answer the SYN with several numbers. The client gets the first in
-// each answer, and so knows one cookie only: the flow has room for one.
+// each answer, and so knows one cookie only: the flow has room for one (Insertion.Begins).
 func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verdict) {
 	opening, later := w.flows.Answers(ref, &p.segment)
 	switch {
@@ -340,10 +348,9 @@ const maxVLANBytes = uint64(len(nexthop.Hop{}.VLAN)) * header.VLANBytes
 // if the packet must not be forwarded, because bytes of the client could come before the header: a
 // SYN-ACK that the flow has not noted, a SYN that is fragmented, in several buffers or has other
 // flags, all but an RST before the handshake is proven, and bytes with the header's sequence
-// numbers before it is acknowledged. After that, a segment at the header's place could be a copy of
-// the ACK that completes a handshake by a SYN cookie, unless the client has sent 4 GiB since
-// (flowtable.Insertion.CookieValid). The bytes of a fragmented segment may all be in later
-// fragments.
+// numbers before it is acknowledged. The bytes of a fragmented segment may all be in later
+// fragments. A segment that could begin a connection by a SYN cookie leaves with other numbers
+// (nat.BreakCookie): only the header has the numbers of one.
 func (w *Worker) shift(p *packet, ref flowtable.Ref, side flowtable.Side) bool {
 	if p.Fragment == header.LaterFragment {
 		return true
@@ -365,11 +372,13 @@ func (w *Worker) shift(p *packet, ref flowtable.Ref, side flowtable.Side) bool {
 		}
 	case !in.Sent:
 		return !bytes && p.TCPFlags&header.TCPRST != 0
-	case bytes && !in.Acked && p.segment.Seq-in.First >= 1<<31,
-		in.CookieValid && in.ToBackend(p.segment.Seq) == in.First:
+	case bytes && !in.Acked && p.segment.Seq-in.First >= 1<<31:
 		return false
 	default:
 		nat.ShiftToBackend(p.frame, &p.Packet, &in.Insertion)
+		if p.begins(&in) {
+			nat.BreakCookie(p.frame, &p.Packet, bytes)
+		}
 	}
 	return true
 }

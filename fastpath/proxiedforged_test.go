@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"sluice.dev/sluice/fastpath/copies"
+	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/reason"
@@ -58,6 +61,7 @@ type proxyFlow struct {
 	*lab
 	nic      *memlink.Link
 	src, dst string // towards the backend
+	path     string // of the flow table; "": it is on the heap
 }
 
 func newProxyFlow(t *testing.T) *proxyFlow {
@@ -249,8 +253,7 @@ func TestProxyForged(t *testing.T) {
 }
 
 // TestProxyCookies: a backend with SYN cookies keeps no connection until it gets an ACK of one of
-// its SYN-ACKs, so no ACK may pass but the header that acknowledges the noted SYN-ACK; and the ACK
-// that began a connection begins another one if it is repeated after the end of the first.
+// its SYN-ACKs, so no ACK may pass but the header that acknowledges the noted SYN-ACK.
 func TestProxyCookies(t *testing.T) {
 	const first = headertest.ISN + 1
 	own := string(wantHeader("192.0.2.99:1", join(vip4, 80)))
@@ -258,7 +261,7 @@ func TestProxyCookies(t *testing.T) {
 		const lower = first - 1000 // the number of the second SYN
 		l := newLab(t, labConfig{edit: proxied})
 		src, dst := l.proxyHandshake(t)
-		f := &proxyFlow{l, l.workers[0].nic, src, dst}
+		f := &proxyFlow{lab: l, nic: l.workers[0].nic, src: src, dst: dst}
 		f.pass(t, fromClient(headertest.SYN, lower, 0, ""))
 		f.send(0, f.fromBackend(headertest.SYN|headertest.ACK, 777, lower+1))
 		f.nic.Take(nil)
@@ -283,18 +286,10 @@ func TestProxyCookies(t *testing.T) {
 		l.nothing(l.workers[0].nic)
 		l.wantDrop(reason.ProxyHandshake, 1)
 	})
-	t.Run("repeated", func(t *testing.T) {
-		f := newProxyFlow(t)
-		f.pass(t, fromClient(headertest.RST, first, 0, ""))
-		f.send(0, fromClient(headertest.ACK, first-28, first, own), fromClient(headertest.ACK, first-28, first, ""))
-		f.nothing(f.nic)
-		f.step(2 * time.Minute)
-		f.pass(t, fromClient(headertest.ACK, first-28, first, own)) // the cookie is not valid any more
-	})
 	t.Run("acknowledged", func(t *testing.T) { // by another connection, or out of all windows
 		l := newLab(t, labConfig{edit: proxied})
 		src, dst := l.proxyHandshake(t)
-		f := &proxyFlow{l, l.workers[0].nic, src, dst}
+		f := &proxyFlow{lab: l, nic: l.workers[0].nic, src: src, dst: dst}
 		f.pass(t, fromClient(headertest.ACK, first, first, ""))
 		f.pass(t, f.fromBackend(headertest.ACK, first, first+1<<30))
 		f.pass(t, f.fromBackend(headertest.ACK, first-1000, first+28))
@@ -466,41 +461,140 @@ func TestProxyFragments(t *testing.T) {
 }
 
 // TestProxyComesRound: after 4 GiB the client's bytes and the backend's ACKs have the header's
-// numbers again, within the two minutes in which a cookie is valid as well. They pass, but not on a
-// connection that one end has reset or closed, even if the client sends data afterwards.
+// numbers again, within the two minutes in which a cookie is valid as well. They pass.
 func TestProxyComesRound(t *testing.T) {
 	const first = headertest.ISN + 1
-	round := func(t *testing.T) *proxyFlow {
-		f := newProxyFlow(t)
-		for at := uint32(first); at-first < 7<<29; at += 1 << 29 {
-			f.pass(t, fromClient(headertest.ACK, at, first, "x"))
-			f.pass(t, f.fromBackend(headertest.ACK, first, at+28))
-		}
-		f.pass(t, f.fromBackend(headertest.ACK, first, first-1))
-		return f
+	f := newProxyFlow(t)
+	for at := uint32(first); at-first < 7<<29; at += 1 << 29 {
+		f.pass(t, fromClient(headertest.ACK, at, first+99, "x"))
+		f.pass(t, f.fromBackend(headertest.ACK, first+99, at+28))
 	}
-	t.Run("open", func(t *testing.T) {
-		f := round(t)
-		for range 2 {
-			if s := f.pass(t, fromClient(headertest.ACK, first-28, first, "data")); s.seq != first {
-				t.Errorf("the client's bytes left as %+v", s)
+	f.pass(t, f.fromBackend(headertest.ACK, first+99, first-1))
+	if s := f.pass(t, fromClient(headertest.ACK, first-28, first+99, "data")); s.seq != first || s.ack != first+99 {
+		t.Errorf("the client's bytes left as %+v", s)
+	}
+	if s := f.pass(t, f.fromBackend(headertest.ACK, first+99, first+4)); s.ack != first+4-28 {
+		t.Errorf("the backend's ACK left as %+v", s)
+	}
+}
+
+// TestProxyBreaksCookies: in no state of the flow, and in no process, does a segment leave but the
+// header whose acknowledgement number is a SYN cookie for its sequence number. A backend that has
+// the connection gets the bytes and the acknowledgement all the same.
+func TestProxyBreaksCookies(t *testing.T) {
+	const first = headertest.ISN + 1
+	const ack, fin, rst = headertest.ACK, headertest.FIN | headertest.ACK, headertest.RST
+	send := func(packets ...func(f *proxyFlow) *headertest.Packet) func(*testing.T, *proxyFlow) {
+		return func(t *testing.T, f *proxyFlow) {
+			for _, p := range packets {
+				f.pass(t, p(f))
 			}
 		}
-		if s := f.pass(t, f.fromBackend(headertest.ACK, first, first+4)); s.ack != first+4-28 {
-			t.Errorf("the backend's ACK left as %+v", s)
-		}
-	})
-	for name, flags := range map[string]uint8{"reset": headertest.RST, "closed": headertest.FIN | headertest.ACK} {
-		t.Run(name, func(t *testing.T) {
-			f := round(t)
-			f.pass(t, fromClient(flags, first-29, first, ""))
-			f.pass(t, fromClient(headertest.ACK, first-29, first, "x"))
-			f.pass(t, f.fromBackend(headertest.ACK, first, first-1)) // was in flight
-			for _, data := range []string{"data", ""} {
-				f.send(0, fromClient(headertest.ACK, first-28, first, data))
-			}
-			f.nothing(f.nic)
-			f.wantDrop(reason.ProxyHandshake, 2)
-		})
 	}
+	client := func(flags uint8, seq, ack uint32, data string) func(*proxyFlow) *headertest.Packet {
+		return func(*proxyFlow) *headertest.Packet { return fromClient(flags, seq, ack, data) }
+	}
+	backend := func(flags uint8, seq, ack uint32) func(*proxyFlow) *headertest.Packet {
+		return func(f *proxyFlow) *headertest.Packet { return f.fromBackend(flags, seq, ack) }
+	}
+	closed := []func(*proxyFlow) *headertest.Packet{client(fin, first, first, ""), backend(fin, first, first+29),
+		client(ack, first+1, first+1, "")}
+	for name, before := range map[string]func(*testing.T, *proxyFlow){
+		"pending":             nil,
+		"open":                send(),
+		"the client's RST":    send(client(rst, first, 0, "")),
+		"the backend's RST":   send(backend(rst|ack, first, first+28)),
+		"an RST, and data":    send(client(rst, first, 0, ""), client(ack, first, first, "x")),
+		"an RST, and a reply": send(client(rst, first, 0, ""), backend(ack, first, first+28)),
+		"closed":              send(closed...),
+		"FINs revoked":        send(append(closed, client(ack, first, first, "x"))...),
+		"another process":     func(t *testing.T, f *proxyFlow) { f.reboot(t) },
+		"another process, an RST": func(t *testing.T, f *proxyFlow) {
+			f.pass(t, fromClient(rst, first, 0, ""))
+			f.reboot(t)
+		},
+	} {
+		for _, distance := range []uint32{0, 28, 56, 1028, 1 << 20} {
+			t.Run(fmt.Sprintf("%s, at %d", name, distance), func(t *testing.T) {
+				f := proxyFlowInFile(t)
+				if before != nil {
+					f.pass(t, f.fromBackend(ack, first, first+28))
+					before(t, f)
+				}
+				for delta := -4; delta <= 4; delta++ {
+					for _, data := range []string{"data", ""} {
+						seq := first + distance - 28
+						p := fromClient(ack, seq, first+distance+uint32(delta), data)
+						f.send(0, p)
+						f.wantNoCookie(t, p, delta != -4 && delta != 4, before == nil && distance < 28 && data != "")
+					}
+				}
+			})
+		}
+	}
+}
+
+// wantNoCookie reads what has left for a client's segment. cookie: its acknowledgement number is
+// one for its sequence number. lost: the segment is dropped.
+func (f *proxyFlow) wantNoCookie(t *testing.T, p *headertest.Packet, cookie, lost bool) {
+	t.Helper()
+	const first = headertest.ISN + 1
+	seq, headers, others := p.Seq+28, 0, 0
+	for frame, ok := f.nic.Take(nil); ok; frame, ok = f.nic.Take(nil) {
+		s := readSegment(frame)
+		if isHeader(frame) {
+			if headers++; s.seq != first || cookie && s.ack != first {
+				t.Errorf("the header left as %+v", s)
+			}
+			continue
+		}
+		others++
+		switch more, less := s.seq-seq, p.Ack-s.ack; {
+		case string(s.data) != string(p.Payload), more > 7, less > 7, more != 0 && len(s.data) > 0,
+			less != 0 && len(s.data) == 0, !cookie && more+less != 0:
+			t.Errorf("%+v left as %+v", p, s)
+		case s.ack-s.seq+3 <= 6:
+			t.Errorf("%+v left as %+v, which begins a connection", p, s)
+		}
+	}
+	becameHeader := p.Ack == first && len(p.Payload) == 0 && headers == 1
+	if lost != (others == 0) && !becameHeader || others > 1 || cookie && len(p.Payload) == 0 && headers != 1 {
+		t.Errorf("for %+v %d segments and %d headers left", p, others, headers)
+	}
+}
+
+// proxyFlowInFile returns a flow whose header is sent, in a table that outlives its process.
+func proxyFlowInFile(t *testing.T) *proxyFlow {
+	t.Helper()
+	f := &proxyFlow{path: filepath.Join(t.TempDir(), "flows")}
+	f.boot(t)
+	f.src, f.dst = f.proxyHandshake(t)
+	f.pass(t, fromClient(headertest.ACK, headertest.ISN+1, headertest.ISN+1, ""))
+	return f
+}
+
+func (f *proxyFlow) boot(t *testing.T) {
+	t.Helper()
+	file, err := flowtable.OpenFile(f.path, flowtable.Config{IPv4Flows: 256, IPv6Flows: 256,
+		Timeouts: flowtable.DefaultTimeouts()}, flowtable.Time(time.Hour), flowtable.ResizeFit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() }) // after its workers
+	f.lab = newLab(t, labConfig{edit: proxied, table: file.Table, now: uint64(time.Hour)})
+	f.nic = f.workers[0].nic
+}
+
+// reboot ends the process as kill -9 does, and starts another one with a copy of the table's file.
+func (f *proxyFlow) reboot(t *testing.T) {
+	t.Helper()
+	b, err := os.ReadFile(f.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.path += "+"
+	if err := os.WriteFile(f.path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.boot(t)
 }

@@ -64,11 +64,12 @@ func (h *Handle) place(at Time, r *conn.Record, mark uint32) (Ref, Status) {
 }
 
 // MarkCopy makes a live flow of an earlier process a copy of an owner's flow. Its owner knows of
-// the proof of a handshake that is older than a flow without proof can be.
+// the proof of a handshake that is older than a flow without proof can be. If the record has no
+// time, the owner is told again.
 func (h *Handle) MarkCopy(r Ref, owner int, now Time) {
-	s, mark := h.Flow(r).State(), uint32(owner)<<markOwnerShift
-	unproven := h.t.lifetimes[conn.MakeMeta(SynRecv, header.ProtoTCP, 0).Life()]
-	if Proven(s) && now.Ticks().Since(Ticks(h.Flow(r).word())) > unproven {
+	m, mark := h.Flow(r).load(), uint32(owner)<<markOwnerShift
+	s, unproven := m.State(), h.t.lifetimes[conn.MakeMeta(SynRecv, header.ProtoTCP, 0).Life()]
+	if Proven(s) && !m.KeepsISN() && now.Ticks().Since(Ticks(h.Flow(r).word())) > unproven {
 		mark |= markProven
 	}
 	h.t.markOf(r).Store(mark)
@@ -188,11 +189,7 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 	} else if reset {
 		mark.And(^uint32(markReset))
 	}
-	acked := acknowledgedHere(mark.Load(), r)
 	mark.And(^uint32(markLost))
-	if r.HeaderAcked {
-		mark.And(^uint32(markAcked))
-	}
 	if proven := Proven(r.State); proven && !known {
 		mark.Or(markProven)
 	} else if !proven && known {
@@ -215,21 +212,22 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 		if s == r.State {
 			n = r.ResetCopy(m, n, reset, now.Ticks())
 		}
+		acked := r.Meta(0) & (conn.MetaHeaderAcked | conn.MetaHasISN)
 		switch {
-		case r.HeaderAcked:
-			n |= conn.MetaHeaderAcked
-		case acked && m.HeaderAcked() && n.HeaderSent():
+		case acked != 0:
+			n |= acked
+		case Proven(s) && r.ISN == word && m.HeaderAcked() && n.HeaderSent():
 			h.change(ref) // the owner does not know
 		default:
-			n &^= conn.MetaHeaderAcked | conn.MetaHeaderPast
+			n &^= conn.MetaHeaderAcked | conn.MetaHasISN
 		}
 		if n != m && !f.swap(m, n) {
 			continue
 		}
 		switch {
-		case n.KeepsISN():
+		case n.KeepsISN() && r.ISN != 0:
 			f.swapWord(word, r.ISN)
-		case m.KeepsISN():
+		case m.KeepsISN() && !n.KeepsISN():
 			f.swapWord(word, uint32(now.Ticks()))
 		}
 		if (n^m)&conn.MetaAccounted != 0 {
@@ -239,21 +237,6 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 		}
 		return
 	}
-}
-
-// noteAcked must be called before the PROXY header of a flow becomes acknowledged. isn is the
-// initial sequence number of its backend, which the flow then forgets.
-func (h *Handle) noteAcked(r Ref, isn uint32) {
-	if h.OwnerOf(r) != 0 {
-		h.Decide(r, uint8(isn))
-		h.t.markOf(r).Or(markAcked)
-	}
-}
-
-// acknowledgedHere reports whether the backend has acknowledged the PROXY header of a copy here, in
-// the connection of the owner's record. Another connection passes for it once in 256 times.
-func acknowledgedHere(mark uint32, r *conn.Record) bool {
-	return mark&markAcked != 0 && r.Meta(0).KeepsISN() && uint8(mark>>markAnswerShift) == uint8(r.ISN)
 }
 
 // Record describes a flow to other gateways. It returns false if the flow has ended, and for a flow
@@ -394,7 +377,7 @@ func (h *Handle) Saw(ref Ref, seen Sighting, now Time) {
 		return
 	}
 	if seen.HeaderAcked { // after the proof
-		defer h.HeaderAcked(ref, now)
+		defer h.HeaderAcked(ref)
 	}
 	if seen.Asked { // after the other changes, which revoke it
 		defer h.Repeated(ref, now, true)

@@ -109,8 +109,8 @@ func (h *Handle) info(a *arena, i uint32, now Ticks, out *Info) bool {
 }
 
 // age returns the time since the flow was made or its connection was established. In SynRecv of TCP
-// it is the time since the backend answered, because nothing refreshes the flow meanwhile. While a
-// PROXY header is not acknowledged, it is the time since the last packet.
+// it is the time since the backend answered, because nothing refreshes the flow meanwhile. With a
+// PROXY header it is the time since the last packet.
 func (f *Flow) age(m conn.Meta, now Ticks) time.Duration {
 	since := Ticks(f.word())
 	if m.KeepsISN() {

@@ -39,7 +39,7 @@ type Flow struct {
 	owner atomic.Uint64
 	delta header.Delta
 	// created is the time at which the flow was made or its connection was established. In SynRecv
-	// of TCP, and until a PROXY header is acknowledged, it is the backend's initial sequence number
+	// of TCP, and of a flow with a PROXY header, it is the backend's initial sequence number
 	// instead, if this version of the program saw that number.
 	created Ticks
 	sum     uint32 // fold of both keyed hashes, by which recovery detects a torn record

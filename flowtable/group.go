@@ -13,12 +13,10 @@ import (
 //	 1  markTold      the group's ledger has the flow: Tell was called
 //	 2  markLeft      the backend's answer has left to the client (AnswerLeaves)
 //	 3  markGivenUp   the flow ends before its answer leaves (GiveUp)
-//	 4  markAnswer    8 bits: what Decide said about the answer; of a copy: see markAcked
+//	 4  markAnswer    8 bits: what Decide said about the answer
 //	12  markProven    of a copy: its owner has said that the client has proven the handshake
 //	13  markReset     of a copy: its owner has said that an end has reset the connection
 //	14  markLost      of a copy: its backend has lost the connection (EndLost)
-//	15  markAcked     of a copy: the backend has acknowledged the PROXY header of a connection whose
-//	                  initial sequence number of the backend ends in the 8 bits of markAnswer
 //	16  markOwner     8 bits: the flow is a copy of a flow of this owner, 1 to MaxOwners
 //	24  markEarlier   of a copy: it was made before the gateway was in step, so its flow may be old
 //
@@ -48,7 +46,6 @@ const (
 	markProven      = 1 << 12
 	markReset       = 1 << 13
 	markLost        = 1 << 14
-	markAcked       = 1 << 15
 	markOwnerShift  = 16
 	markEarlier     = 1 << 24
 )

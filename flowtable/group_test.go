@@ -445,7 +445,7 @@ func TestAcknowledgedHeaderStays(t *testing.T) {
 		tb.Changed(func(Ref) { n++ })
 		return n
 	}
-	h.HeaderAcked(r, bootTime)
+	h.HeaderAcked(r)
 	want := func(what string, acked bool, told int) {
 		t.Helper()
 		if s, n := h.Sight(r), changes(); s.HeaderAcked != acked || h.Insertion(r).Acked != acked || n != told {
@@ -497,7 +497,7 @@ func TestCopyIsItsFlow(t *testing.T) {
 		check(r, c)
 		for _, step := range []func(){
 			func() { observe(ClientSide, seg(ClientSide, header.TCPACK)) },
-			func() { h.HeaderAcked(r, bootTime) },
+			func() { h.HeaderAcked(r) },
 			func() { observe(ClientSide, seg(ClientSide, header.TCPFIN|header.TCPACK)) },
 			func() { observe(ReplySide, seg(ReplySide, header.TCPFIN|header.TCPACK)) },
 		} {

@@ -11,8 +11,8 @@ import (
 // A flow of a Service with PROXY protocol has a header in front of the client's bytes. All that is
 // known about it is in the flow's record, so that it outlives the process: that the flow has one
 // (conn.MetaProxied), whether it is sent (the state), whether it is acknowledged
-// (conn.MetaHeaderAcked), and until then the initial sequence numbers of both ends (next and
-// created). Its bytes follow from the flow's client tuple.
+// (conn.MetaHeaderAcked), and the initial sequence numbers of both ends (next and created). Its
+// bytes follow from the flow's client tuple.
 
 // Proxied reports whether a PROXY header goes in front of the client's bytes.
 func (f *Flow) Proxied() bool { return f.load().Proxied() }
@@ -21,21 +21,25 @@ func (f *Flow) Proxied() bool { return f.load().Proxied() }
 type Insertion struct {
 	nat.Insertion
 	// Ack is the acknowledgement number of a segment with the header: of the backend's first byte.
-	// It is valid while the header is sent and not acknowledged.
-	Ack uint32
+	// It is valid if HasAck is set: the header is sent, and not by an earlier version.
+	Ack    uint32
+	HasAck bool
 	// Reset: one end sent an RST, and no later packet has shown that the connection lives on.
 	Reset bool
-	// CookieValid: the header was acknowledged so recently that the backend may still accept the
-	// SYN cookie by which the connection began. It is false of an open connection on which the
-	// header is Past: there a segment at the header's place is the client's next one.
-	CookieValid bool
-	// Past: the backend has acknowledged so much behind the header that the client's bytes may
-	// have the header's numbers again.
-	Past bool
 }
 
-// cookieTicks is how long Linux accepts a SYN cookie (MAX_SYNCOOKIE_AGE in include/net/tcp.h).
-const cookieTicks = int32(2 * time.Minute / conn.Tick)
+// cookies is the number of SYN cookies with the same hash: one for each MSS (msstab in
+// net/ipv4/syncookies.c).
+const cookies = 4
+
+// Begins reports whether a client's segment with these numbers, of which seq is translated, could
+// begin a connection at a backend that has none, because its acknowledgement number is a SYN cookie
+// that the client knows. A cookie is a hash of the tuple, plus the sequence number of the SYN, plus
+// one of four numbers that say the MSS: so it is valid for any seq, if only its difference from seq
+// is that of the header's numbers.
+func (i *Insertion) Begins(seq, ack uint32) bool {
+	return i.HasAck && ack-i.Ack-(seq-i.First)+(cookies-1) <= 2*(cookies-1)
+}
 
 // Pending reports whether the header is sent and not acknowledged.
 func (i *Insertion) Pending() bool { return i.Sent && !i.Acked }
@@ -49,31 +53,7 @@ func (h *Handle) Insertion(r Ref) Insertion {
 			First: f.next.Load() + 1, Bytes: proxyproto.Bytes(r&refV6 != 0),
 			Sent: m.HeaderSent(), Acked: m.HeaderAcked(),
 		},
-		Ack: word + 1, Reset: m.Reset(),
-		CookieValid: m.HeaderAcked() && h.now.Ticks().Since(Ticks(word)) < cookieTicks &&
-			!(m.HeaderPast() && m.Undisturbed()),
-		Past: m.HeaderPast(),
-	}
-}
-
-// pastBytes is the minimum that a backend has acknowledged when the client's bytes may have the
-// PROXY header's sequence numbers again: 4 GiB less the largest window (RFC 7323 section 2.3).
-const pastBytes = 3 << 30
-
-// ComesRound reports whether a backend's acknowledgement number shows that the PROXY header is
-// Past, and that this is not known.
-func (i *Insertion) ComesRound(ack uint32) bool {
-	return i.Acked && !i.Past && ack-i.First >= pastBytes
-}
-
-// HeaderPast must be called when the backend has acknowledged a number that ComesRound. Until an
-// end closes or resets the connection, the client may then send at the header's place.
-func (h *Handle) HeaderPast(r Ref) {
-	for f := h.Flow(r); ; {
-		m := f.load()
-		if !m.HeaderAcked() || f.swap(m, m|conn.MetaHeaderPast) {
-			return
-		}
+		Ack: word + 1, HasAck: m.HeaderSent() && m.KeepsISN(), Reset: m.Reset(),
 	}
 }
 
@@ -117,23 +97,22 @@ func (h *Handle) InUse(r Ref) bool {
 }
 
 // Answered reports whether a segment is the SYN-ACK, or a copy of it, that began the connection of
-// a flow with a PROXY header. After any other SYN-ACK the header would not be first.
+// a flow with a PROXY header, which is not acknowledged. After any other SYN-ACK the header would
+// not be first.
 func (h *Handle) Answered(r Ref, s *Segment) bool {
 	f := h.Flow(r)
 	word, m := f.word(), f.load()
-	return s.SYNACK() && m.KeepsISN() && word == s.Seq && s.Acknowledges(f.next.Load())
+	return s.SYNACK() && m.KeepsISN() && !m.HeaderAcked() && word == s.Seq && s.Acknowledges(f.next.Load())
 }
 
 // HeaderAcked must be called when the backend has acknowledged the whole PROXY header of a flow.
-func (h *Handle) HeaderAcked(r Ref, now Time) {
+func (h *Handle) HeaderAcked(r Ref) {
 	for f := h.Flow(r); ; {
-		word, m := f.word(), f.load()
+		m := f.load()
 		if !m.HeaderPending() {
 			return
 		}
-		h.noteAcked(r, word)
-		if f.swap(m, m|conn.MetaHeaderAcked) {
-			f.swapWord(word, uint32(now.Ticks()))
+		if f.swap(m, m|conn.MetaHeaderAcked|conn.MetaHasISN) {
 			h.changed(r)
 			h.sighted(r)
 			return

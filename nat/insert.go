@@ -235,6 +235,24 @@ func SetSequence(frame []byte, p *header.Packet, seq uint32) {
 	updateAt(b[tcpChecksumOffset:], replace(b[tcpSeqOffset:], seq))
 }
 
+// cookieStep is more than the distance between any two SYN cookies with the same hash, of which
+// there are four (flowtable.Insertion.Begins).
+const cookieStep = 7
+
+// BreakCookie changes the numbers of a client's segment, which could begin a connection by a SYN
+// cookie, so that they do not, and so that they are valid for a backend that has the connection.
+// Bytes of the client acknowledge a little less. A segment without bytes acknowledges all, which
+// nothing may follow for long, and has a number behind the client's next byte (RFC 9293 section
+// 3.10.7.4: it is acceptable in the window, and its acknowledgement counts).
+func BreakCookie(frame []byte, p *header.Packet, bytes bool) {
+	b := (*[header.TCPBytes]byte)(p.Transport(frame))
+	at, step := tcpSeqOffset, uint32(cookieStep)
+	if bytes {
+		at, step = tcpAckOffset, -step
+	}
+	updateAt(b[tcpChecksumOffset:], replace(b[at:], binary.BigEndian.Uint32(b[at:])+step))
+}
+
 // replace writes a word of 32 bits at the start of b, which must be at an even offset, and returns
 // the checksum delta.
 func replace(b []byte, word uint32) uint16 {

@@ -24,11 +24,11 @@ func (m Meta) ChangedTo(n Meta, from Side, s *Segment, isn, syn uint32) bool {
 }
 
 // AnsweredBefore reports whether a SYN-ACK of a backend is a copy of the one that began the open
-// connection of a flow whose PROXY header is not acknowledged. isn is the sequence number of that
+// connection of a flow whose PROXY header is sent. isn is the sequence number of that
 // SYN-ACK, syn that of the SYN. For other flows such a copy may restart the handshake, and any
 // packet ends that. Here a client's bytes would not pass meanwhile.
 func (m Meta) AnsweredBefore(from Side, s *Segment, isn, syn uint32) bool {
-	return m.HeaderPending() && from == ReplySide && s.SYNACK() && s.Seq == isn && s.Acknowledges(syn)
+	return m.HeaderSent() && m.KeepsISN() && from == ReplySide && s.SYNACK() && s.Seq == isn && s.Acknowledges(syn)
 }
 
 // AnsweredBy returns the backend's initial sequence number, if the segment that changes m to n

@@ -19,8 +19,7 @@ import "sluice.dev/sluice/nat/header"
 //	41  the client sent a FIN, and then data, which revokes the FIN
 //	42  the same of the backend
 //	43  the handshake was reset and restarted (SynRecv): later packets do not renew its age.
-//	    One-sided (Unconfirmed of TCP): the client sent again a second or more after the first time.
-//	    An open connection with a PROXY header: an end sent an RST, even if packets came after it
+//	    One-sided (Unconfirmed of TCP): the client sent again a second or more after the first time
 //	44  and 45: see MetaOpening
 //	46  see MetaProxied
 //
@@ -47,7 +46,6 @@ const (
 	MetaFinBackend       Meta   = 1 << 42
 	MetaRenewed          Meta   = 1 << 43
 	MetaRefreshed               = MetaRenewed
-	MetaWasReset                = MetaRenewed
 	MetaFins                    = MetaFinClient | MetaFinBackend
 	MetaFlagsShift              = 40
 	MetaUsedShift               = MetaFlagsShift
@@ -91,17 +89,15 @@ const (
 //
 //	54  MetaProxied      one more bit beside the protocol number, which no protocol here has
 //	46  MetaHeaderAcked  TCP: the backend has acknowledged the header
-//	47  MetaHeaderPast   TCP: the backend has acknowledged 3 GiB behind the header, so the
-//	                     client's bytes may have the header's sequence numbers again
-//
-// Of such a connection, MetaWasReset stays until the connection is closed on one side.
+//	47  MetaHasISN       TCP: the header is acknowledged, and the record still has the backend's
+//	                     initial sequence number; not of a flow of an earlier version
 //
 // flowtable.Handle.Match compares the whole byte of the protocol, so it matches no packet of such
 // a flow, and costs other flows nothing. A version of this program that does not know MetaProxied
 // finds no flow for the packets: it could not translate their sequence numbers.
 const (
 	MetaHeaderAcked Meta = 1 << 46
-	MetaHeaderPast  Meta = 1 << 47
+	MetaHasISN      Meta = 1 << 47
 	MetaProxied     Meta = 1 << (MetaProtoShift + 6)
 
 	// No protocol number of a flow has the bit of MetaProxied.
@@ -118,8 +114,7 @@ func (m Meta) HeaderSent() bool {
 	return m.Proxied() && m.State() >= Established && m.State() <= TimeWaitBackend
 }
 
-// HeaderPending reports whether the PROXY header is sent and not acknowledged. The record then
-// keeps the backend's initial sequence number, to send the header again.
+// HeaderPending reports whether the PROXY header is sent and not acknowledged.
 func (m Meta) HeaderPending() bool {
 	return m&(MetaProxied|MetaHeaderAcked) == MetaProxied && m.HeaderSent()
 }
@@ -129,18 +124,12 @@ func (m Meta) HeaderAcked() bool {
 	return m&(MetaProxied|MetaHeaderAcked) == MetaProxied|MetaHeaderAcked && !m.State().UDP()
 }
 
-// HeaderPast reports whether a backend that has acknowledged the PROXY header has acknowledged so
-// much behind it that the client's bytes may have the header's sequence numbers again.
-func (m Meta) HeaderPast() bool { return m.HeaderAcked() && m&MetaHeaderPast != 0 }
-
-// Undisturbed reports whether neither end of an open connection with a PROXY header has closed or
-// reset it, also if data of a client that may be forged has revoked that.
-func (m Meta) Undisturbed() bool {
-	return m.State() == Established && m&(MetaFins|MetaReset|MetaWasReset) == 0
+// KeepsISN reports whether the record has the backend's initial sequence number, if it is known. A
+// flow with a PROXY header keeps it for life: of all numbers that a client knows, it is the one by
+// which the backend may begin another connection (SYN cookies).
+func (m Meta) KeepsISN() bool {
+	return m.Provable() || m.HeaderPending() || m.HeaderSent() && m&MetaHasISN != 0
 }
-
-// KeepsISN reports whether the record has the backend's initial sequence number, if it is known.
-func (m Meta) KeepsISN() bool { return m.Provable() || m.HeaderPending() }
 
 // MakeMeta returns the Meta of a flow without notes that was last seen now.
 func MakeMeta(s State, proto uint8, now Ticks) Meta {

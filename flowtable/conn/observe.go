@@ -64,7 +64,7 @@ func (m Meta) take(mv move, from Side, now Ticks) Meta {
 		case m.State() == SynRecv:
 			return m.At(now)&^MetaNotes | MetaRenewed
 		}
-		return m.answered(next).At(now) &^ (MetaNotes | MetaHeaderAcked | MetaHeaderPast)
+		return m.answered(next).At(now) &^ (MetaNotes | MetaHeaderAcked | MetaHasISN)
 	case next != m.State():
 		return m.WithState(next).At(now)&^MetaNotes | note
 	case mv&reset != 0 && !m.Reset():
@@ -72,9 +72,6 @@ func (m Meta) take(mv move, from Side, now Ticks) Meta {
 		// been restarted has used its one timer.
 		if m.State() == SynRecv && m&MetaRenewed != 0 {
 			now = m.Seen()
-		}
-		if m.HeaderSent() {
-			m |= MetaWasReset
 		}
 		return m.At(now)&^MetaResetBackend | MetaReset | Meta(from)<<MetaFlagsShift
 	case note&^m != 0:

@@ -53,6 +53,9 @@ func (r *Record) Meta(now Ticks) Meta {
 	if r.HeaderAcked {
 		m |= MetaHeaderAcked
 	}
+	if r.HeaderAcked && r.ISN != 0 {
+		m |= MetaHasISN
+	}
 	return m | r.resetNotes()
 }
 

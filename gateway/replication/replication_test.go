@@ -409,6 +409,41 @@ func TestHeaderAckedUntold(t *testing.T) {
 	})
 }
 
+// TestCopyBreaksCookies: a copy, also one of an earlier process, knows the SYN cookie by which the
+// backend could begin another connection.
+func TestCopyBreaksCookies(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		var open []*connection
+		for _, f := range families {
+			c := openProxied(l, f)
+			c.acknowledges(l, 0, 0)
+			open = append(open, c)
+		}
+		l.settle(time.Second)
+		for round := range 2 {
+			for i, c := range open {
+				n := proxyproto.Bytes(i == 1)
+				for _, data := range []string{"", "data"} {
+					p := headertest.TCP(c.client, c.vip, ack)
+					p.Ack, p.Payload = p.Ack+n, []byte(data)
+					l.send(1, p)
+					list, frames := l.take(1)
+					if len(list) == 0 {
+						t.Fatalf("family %d: nothing leaves; drops %s", i, l.drops(1))
+					}
+					last := len(list) - 1
+					if seq, acked := numbers(frames[last], &list[last]); acked-seq+3 <= 6 {
+						t.Errorf("round %d, family %d: left with the numbers %d, %d", round, i, seq, acked)
+					}
+				}
+			}
+			l.kill(1)
+			l.start(1, 2, true)
+			l.settle(time.Second)
+		}
+	})
+}
+
 // TestAnswerWaits: while a member does not acknowledge, a SYN-ACK waits 2 ms, and nothing else
 // does.
 func TestAnswerWaits(t *testing.T) {
