@@ -97,6 +97,12 @@ func (w *Worker) replyProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, deci
 		return w.openProxied(p, ref)
 	}
 	in := w.flows.Insertion(ref)
+	switch hidden, noted := w.flows.AnswersHidden(ref, &p.segment); {
+	case hidden && noted && in.Sent:
+		return 0, w.endLost(p, ref)
+	case hidden && !p.segment.Data: // to a SYN that passed another gateway; the client must not see the number
+		return 0, drop(reason.ProxyHandshake)
+	}
 	if w.c.Copies != nil && !in.Sent && w.sentElsewhere(p, &in) {
 		w.flows.Saw(ref, flowtable.Sighting{State: flowtable.Established, Proof: true}, w.planner.Now)
 		in = w.flows.Insertion(ref)
@@ -105,8 +111,6 @@ func (w *Worker) replyProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, deci
 	switch rst := p.TCPFlags&header.TCPRST != 0; {
 	case !in.Sent && !rst && (!p.segment.Data || w.flows.Flow(ref).State() == flowtable.SynSeen):
 		return 0, w.deliver(p, ref, flowtable.ReplySide) // only its SYN-ACK and its data change the handshake
-	case in.Sent && w.flows.AnswersHidden(ref, &p.segment):
-		return 0, w.endLost(p, ref)
 	case !in.Pending() || !ack || !w.verify(p):
 		return ref, queued
 	}
@@ -152,9 +156,10 @@ func (w *Worker) misses(p *packet, in *flowtable.Insertion) bool {
 
 // openProxied updates a flow with a PROXY header by the answer to a SYN before it is forwarded:
 // shift forwards only an answer that the flow has noted. An answer to another SYN than the one that
-// opened the flow ends it. In a group that SYN may have passed another gateway, whose hidden number
-// is another one, so any SYN-ACK may be the answer. On a connection in use it is a late one to an
-// earlier user of the port; if not, the backend repeats it when the connection is no longer in use.
+// opened the flow ends it. In a group that SYN may have passed another gateway, before which the
+// header was not sent, so any SYN-ACK may be the answer. On a connection in use it is a late one to
+// an earlier user of the port; if not, the backend repeats it when the connection is no longer in
+// use.
 // While the flow's SYN has no answer, the flow is made again with the other number instead: the
 // client has got no SYN cookie yet, and a cookie that arrives later is not forwarded.
 //
@@ -170,7 +175,7 @@ func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decid
 		} else if ref, v = w.renumber(ref, p.segment.Ack-1); ref == 0 {
 			return 0, v
 		}
-	case !opening && p.segment.SYNACK() && (later || w.mayAnswerElsewhere(ref)):
+	case !opening && p.segment.SYNACK() && (later || w.mayAnswerElsewhere(p, ref)):
 		return 0, w.endLost(p, ref)
 	case !opening || w.flows.Insertion(ref).Sent && !w.flows.Answered(ref, &p.segment):
 		return 0, drop(reason.ProxyHandshake)
@@ -191,8 +196,9 @@ func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decid
 
 // mayAnswerElsewhere reports whether a foreign SYN-ACK may answer a SYN of the flow's client that
 // passed another gateway of the group. A flow without an answer is not known to the others.
-func (w *Worker) mayAnswerElsewhere(ref flowtable.Ref) bool {
-	return w.c.Copies != nil && flowtable.Answered(w.flows.Flow(ref).State()) && !w.flows.InUse(ref)
+func (w *Worker) mayAnswerElsewhere(p *packet, ref flowtable.Ref) bool {
+	hidden, _ := w.flows.AnswersHidden(ref, &p.segment)
+	return w.c.Copies != nil && flowtable.Answered(w.flows.Flow(ref).State()) && (hidden || !w.flows.InUse(ref))
 }
 
 // renumber makes a flow whose SYN has no answer again, as one that a SYN with another number has

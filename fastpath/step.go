@@ -88,6 +88,9 @@ func (w *Worker) load() {
 	}
 	w.planner.Snap, w.planner.View, w.planner.Binding = snap, view, binding
 	w.tunnels.load(snap, view)
+	if snap != nil && w.c.Copies != nil {
+		w.flows.ShareHidden(snap.SelectKey)
+	}
 	if snap != nil {
 		w.stats.Backends.Expect(snap.BackendIndexes())
 	}

@@ -63,6 +63,7 @@ type Handle struct {
 	t      *Table
 	p      *participant
 	secret *HashKey
+	hidden hiddenKey
 	four   []record4 // the table's, to save a load
 	six    []record6
 	steady *conn.Steady

@@ -1,6 +1,8 @@
 package flowtable
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"time"
 
 	"sluice.dev/sluice/flowtable/conn"
@@ -62,14 +64,38 @@ func (h *Handle) Insertion(r Ref) Insertion {
 // send bytes to the header's place. It is the same for all SYNs of a flow, so the backend answers a
 // repeated one as the first.
 func (h *Handle) HiddenSYN(r Ref) uint32 {
-	k := h.arena(r&refV6 != 0).keyOf(r.index(), ReplySide)
-	return uint32(h.secret.hash(r&refV6 != 0, &k) >> 32)
+	k, secret := h.arena(r&refV6 != 0).keyOf(r.index(), ReplySide), h.secret
+	if h.hidden.seed != ([2]uint64{}) {
+		secret = &h.hidden.key
+	}
+	return uint32(secret.hash(r&refV6 != 0, &k) >> 32)
+}
+
+// hiddenKey is the key of HiddenSYN in a group, and the seed that it is derived from.
+type hiddenKey struct {
+	seed [2]uint64
+	key  HashKey
+}
+
+// ShareHidden makes HiddenSYN the same for all gateways of a group, which share a secret seed: the
+// answer to a SYN may pass another gateway than the SYN. A seed of 0 is none.
+func (h *Handle) ShareHidden(seed [2]uint64) {
+	if seed == h.hidden.seed {
+		return
+	}
+	h.hidden.seed = seed
+	for i := range h.hidden.key {
+		in := append([]byte("sluice hidden SYN:"), byte(i))
+		in = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(in, seed[0]), seed[1])
+		sum := sha256.Sum256(in)
+		h.hidden.key[i] = binary.LittleEndian.Uint64(sum[:])
+	}
 }
 
 // AnswersHidden reports whether a backend's segment acknowledges HiddenSYN: its connection is
-// another one than the flow's, or it has none.
-func (h *Handle) AnswersHidden(r Ref, s *Segment) bool {
-	return h.Flow(r).load()&conn.MetaReopened != 0 && s.Acknowledges(h.HiddenSYN(r))
+// another one than the flow's, or it has none. noted: the SYN has passed this gateway.
+func (h *Handle) AnswersHidden(r Ref, s *Segment) (hidden, noted bool) {
+	return s.Acknowledges(h.HiddenSYN(r)), h.Flow(r).load()&conn.MetaReopened != 0
 }
 
 // FirstAnswer returns the sequence number of the SYN-ACK that a flow has noted, if its handshake is

@@ -377,7 +377,7 @@ func ShiftQuote(frame []byte, outer, inner *header.Packet, i *Insertion, hidden 
 	switch {
 	case toBackend:
 		seq := binary.BigEndian.Uint32(b[tcpSeqOffset:])
-		if syn := i.First - 1; i.Sent && (seq == syn || seq == hidden) {
+		if syn := i.First - 1; seq == syn || seq == hidden {
 			seq = syn
 		} else {
 			seq = i.ToClient(seq)

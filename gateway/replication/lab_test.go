@@ -159,7 +159,7 @@ func (l *lab) routes() {
 // serve publishes services on the VIPs, whose backend each gateway chooses by its number.
 func (l *lab) serve() {
 	b := services.NewBuilder(nil)
-	b.Settings().ResetUnknown = true
+	b.Settings().ResetUnknown, b.Settings().SelectKey = true, [2]uint64{1, 2}
 	id := services.ServiceID(0)
 	for f := range families {
 		for n, vip := range []string{families[f].vip, families[f].proxied} {

@@ -409,6 +409,52 @@ func TestHeaderAckedUntold(t *testing.T) {
 	})
 }
 
+// TestHiddenSYNElsewhere: the backend's answer to a SYN that left by another gateway does not show
+// the SYN's number to the client, and a SYN-ACK ends the flow, although it is in use.
+func TestHiddenSYNElsewhere(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		for i, f := range families {
+			c := openProxied(l, f)
+			c.acknowledges(l, 0, 0)
+			l.settle(0)
+			again := headertest.TCP(c.client, c.vip, syn)
+			again.Seq += 100_000
+			l.send(1, again)
+			list, frames := l.take(1)
+			if len(list) != 1 {
+				t.Fatalf("family %d: %d packets instead of the SYN; drops %s", i, len(list), l.drops(1))
+			}
+			hidden, _ := numbers(frames[0], &list[0])
+			for _, flags := range []uint8{ack, headertest.RST | ack} {
+				p := headertest.TCP(c.backend, c.source, flags)
+				p.Ack = hidden + 1
+				l.send(0, p)
+				if list, _ := l.take(0); len(list) != 0 {
+					t.Errorf("family %d: flags %#x leave", i, flags)
+				}
+			}
+			if i == 0 {
+				host, _, _ := strings.Cut(c.source, ":")
+				l.send(0, headertest.ICMPError("10.0.1.1", host, 3, 1, 0, frames[0], -1))
+				for _, frame := range second(l.take(0)) {
+					if bytes.Contains(frame, binary.BigEndian.AppendUint32(nil, hidden)) {
+						t.Errorf("an ICMP error shows the number: %x", frame)
+					}
+				}
+			}
+			answer := headertest.TCP(c.backend, c.source, syn|ack)
+			answer.Ack = hidden + 1
+			l.send(0, answer)
+			if p := l.one(0, "the answer to the SYN-ACK"); p.TCPFlags&headertest.RST == 0 {
+				t.Errorf("family %d: flags %#x", i, p.TCPFlags)
+			}
+			l.settle(time.Second)
+		}
+	})
+}
+
+func second(_ []header.Packet, frames [][]byte) [][]byte { return frames }
+
 // TestCopyBreaksCookies: a copy, also one of an earlier process, knows the SYN cookie by which the
 // backend could begin another connection.
 func TestCopyBreaksCookies(t *testing.T) {
