@@ -58,7 +58,7 @@ func (b *cases) endpointChanges() {
 
 func (b *cases) lastAndFirstEndpoint() {
 	const zero = "Established flows/service goes to zero endpoints"
-	c := b.add(zero+" + Different on purpose/UDP flows end with their endpoint in every case", "slice-empty")
+	c := b.add(zero+" + Different on purpose/UDP flows end with their endpoint", "slice-empty")
 	f := c.service().slice("", "b0")
 	c.established(f, viaB0, viaB0).then("no endpoint")
 	f.slice("")
@@ -128,8 +128,8 @@ func (b *cases) serviceChanges() {
 	c.established(f, viaB0, viaB0).keeps("n", "tcp", outside, viaB0, f.node4()).
 		tcp(outside, drop, f.vip4()).tcp(outside, passListen, f.node4()).tcp(outside, viaB0, f.external4())
 
-	c = b.add("Established flows/service deleted + Different on purpose/UDP flows end with their endpoint in every "+
-		"case", "service-deleted")
+	c = b.add("Established flows/service deleted + Different on purpose/UDP flows end with their endpoint",
+		"service-deleted")
 	f = c.service().slice("", "b0")
 	c.established(f, viaB0, viaB0).then("the Service and its slices are deleted")
 	c.remove(f.Service, f.sliceOf("", corev1.IPv4Protocol), f.sliceOf("", corev1.IPv6Protocol))
