@@ -59,8 +59,25 @@ func (h *Handle) place(at Time, r *conn.Record, mark uint32) (Ref, Status) {
 	ref, s := h.finish(a, i, &client, clientHash, replyHash, now)
 	if s == Created {
 		h.count(a.v6, r.State, 1)
+		h.resetNew(ref, r, now)
 	}
 	return ref, s
+}
+
+// resetNew gives a new flow the notes of its record about an RST.
+func (h *Handle) resetNew(ref Ref, r *conn.Record, now Ticks) {
+	for f, notes := h.Flow(ref), r.Meta(now)&resetNotes; notes != 0; {
+		m := f.load()
+		if !m.Live() {
+			return
+		}
+		if f.swap(m, m|notes) {
+			h.updating = true // its owner knows
+			h.moved(ref, m, m|notes)
+			h.updating = false
+			return
+		}
+	}
 }
 
 // MarkCopy makes a live flow of an earlier process a copy of an owner's flow. Its owner knows of
@@ -135,13 +152,16 @@ func (h *Handle) copyRecord(a *arena, now Time) (uint32, Status) {
 	return i, Created
 }
 
-// write fills a free record, which becomes pending.
+const resetNotes = conn.MetaReset | conn.MetaResetBackend
+
+// write fills a free record, which becomes pending, without the notes about an RST: a pending
+// record with them is held (conn.Meta.Held).
 func (h *Handle) write(a *arena, i uint32, client *key, r *conn.Record, mark uint32, now Ticks) {
 	f := a.flow(i)
 	m := r.Meta(now)
 	f.next.Store(r.Opening) // the record is in no list
 	h.t.mark(a, i).Store(mark)
-	f.meta.Store(uint64(m | conn.MetaPending))
+	f.meta.Store(uint64(m&^resetNotes | conn.MetaPending))
 	f.bound.Store(0)
 	f.owner.Store(0)
 	word := uint32(now)

@@ -509,6 +509,44 @@ func TestCopyIsItsFlow(t *testing.T) {
 	}
 }
 
+// TestCopyOfResetFlow: a flow that is made of a record with an RST is live, and has the RST until
+// the owner's record has none. It ends as any other.
+func TestCopyOfResetFlow(t *testing.T) {
+	tb, h := groupTable(t, 100, 100)
+	for n, own := range []bool{false, true} {
+		for side := range Side(2) {
+			rec := foreign(side == 1, uint32(n), Established)
+			rec.Reset, rec.ResetBy = true, side
+			r, s := h.Copy(bootTime, 1, &rec)
+			if own {
+				h.Delete(r)
+				r, s = h.Restore(bootTime, &rec)
+			}
+			var got conn.Record
+			if s != Created || !h.Live(r) || !h.Record(r, &got) || got != rec {
+				t.Fatalf("own %t, side %d: %v, live %t, %+v", own, side, s, h.Live(r), got)
+			}
+			if own && !h.Tell(r) {
+				t.Errorf("side %d: the flow is not told", side)
+			}
+			rec.Reset, rec.ResetBy = false, 0
+			if h.UpdateCopy(r, &rec, bootTime); !own && h.Flow(r).load().Reset() {
+				t.Errorf("side %d: the owner's record has no RST, and the copy has", side)
+			}
+			if err := tb.Validate(); err != nil {
+				t.Error(err)
+			}
+			h.Delete(r)
+			if own {
+				h.Release(r, false)
+			}
+			if err := tb.Validate(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 func TestChanged(t *testing.T) {
 	tb, h := groupTable(t, 2*changesSize, 0)
 	changed := func() (list []Ref, all bool) {

@@ -129,6 +129,10 @@ func (l *Ledger) Begin(slot uint32) {
 // Has reports whether a number is one of a slot.
 func (l *Ledger) Has(slot uint32) bool { return slot < uint32(len(l.slots)) }
 
+// Acknowledged reports whether a member has acknowledged the last record of a slot that it was
+// sent, so it has or had a copy.
+func (l *Ledger) Acknowledged(m Member, slot uint32) bool { return l.slots[slot].acked.Has(m) }
+
 // Live reports whether the ledger has a flow in a slot.
 func (l *Ledger) Live(slot uint32) bool { return l.slots[slot].flow != none }
 

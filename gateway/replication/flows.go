@@ -152,10 +152,14 @@ func (s store) resolve(r *group.Record) group.Refusal {
 	return group.Accepted
 }
 
-// refuse keeps an own flow instead of another gateway's.
+// refuse keeps an own flow instead of another gateway's. A gateway that had a copy of the own flow
+// has deleted it for the flow that it now ends, so it gets the record again. One that had none has
+// refused the record, or will get it: if it were told again, two gateways could tell each other
+// without end.
 func (s store) refuse(own flowtable.Ref) group.Refusal {
-	if s.handle.Told(own) {
-		s.againLater(s.table.Slot(own))
+	slot := s.table.Slot(own)
+	if s.handle.Told(own) && s.ledger.Acknowledged(group.Member(s.owner-1), slot) {
+		s.againLater(slot)
 	}
 	return group.OtherFlow
 }

@@ -283,10 +283,9 @@ func (f *Flows) againLater(slot uint32) {
 	}
 }
 
-// tellAgain tells the others of flows again. If this gateway has refused a record for its own flow,
-// the sender may have given up its copy for the flow that it now ends, and would not know the
-// client's packets. If another one has refused a record, it may have a copy of a third gateway's
-// flow that is about to end.
+// tellAgain tells the others of flows again: of one for which this gateway has refused a record
+// (store.refuse), and of one whose record another gateway has refused, which may have a copy of a
+// third gateway's flow that is about to end.
 func (f *Flows) tellAgain() {
 	if len(f.again) == 0 || f.c.Now()-f.againAt < againAfter {
 		return

@@ -994,6 +994,32 @@ func (c *connection) datagrams(l *lab, id int) {
 	c.passes(l, id, "a datagram of the backend", headertest.UDP(c.backend, c.source, "x"), c.vip, c.client)
 }
 
+// TestRefusedOnce: two gateways that were out of step have a flow of one client each, whose
+// answers have left. When they are in step, each refuses the other's once, and is not told again.
+func TestRefusedOnce(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		l.cut[0][1].Store(true)
+		l.settle(10 * time.Second)
+		for id := range l.gateways {
+			c := newConnection(families[0], 1000)
+			c.ask(l, id)
+			c.passes(l, id, "the answer", headertest.UDP(c.backend, c.source, "x"), c.vip, c.client)
+		}
+		l.cut[0][1].Store(false)
+		l.settle(10 * time.Second)
+		told := 0
+		for range 200 {
+			l.settle(time.Millisecond)
+			for _, g := range l.gateways {
+				told += len(g.again)
+			}
+		}
+		if in := l.gateways[0].copies[0].InStep() && l.gateways[1].copies[0].InStep(); !in || told > 0 {
+			t.Errorf("in step %t; in 200 of 400 looks %d flows were to be told again", in, told)
+		}
+	})
+}
+
 // TestUsedElsewhere: the owner ends no flow that is in use at another gateway, however long no
 // packet of it passes the owner.
 func TestUsedElsewhere(t *testing.T) {
