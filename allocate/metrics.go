@@ -59,9 +59,9 @@ func (m *Metrics) waitsFor(what string) {
 	m.waiting = what
 }
 
-// NotReady returns why this process leads and gives no addresses, or by old objects only; nil: it
-// gives them, or does not lead. Kinds without which a leader gives addresses, or that were removed,
-// are no reason.
+// NotReady returns why this leader gives no addresses, or uses outdated objects. It returns nil if
+// all is well, or if this process does not lead. Kinds without which a leader gives addresses, or
+// that were removed, are no reason.
 func (m *Metrics) NotReady() (reasons []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -382,7 +382,9 @@ func (p *poolSource) follow(
 	if err != nil {
 		return err
 	}
-	p.config.Metrics.reads(kind.GroupResource().String(), i)
+	if kind != ipAddressPools { // the right to list them goes with MetalLB
+		p.config.Metrics.reads(kind.GroupResource().String(), i)
+	}
 	beat := p.config.Beats.Add("reader of "+kind.GroupResource().String(), heartbeat.DefaultBounds)
 	if _, err := i.AddEventHandler(kubewatch.Beating(beat, cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { p.changed.Raise() },

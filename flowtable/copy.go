@@ -81,8 +81,8 @@ func (h *Handle) resetNew(ref Ref, r *conn.Record, now Ticks) {
 }
 
 // MarkCopy makes a live flow of an earlier process a copy of an owner's flow. Its owner knows of
-// the proof of a handshake that is older than a flow without proof can be. If the record has no
-// time, the owner is told again.
+// the proof of a handshake that is older than a flow without proof can be. If the record has a
+// sequence number in place of the time, the owner is told of the proof again.
 func (h *Handle) MarkCopy(r Ref, owner int, now Time) {
 	m, mark := h.Flow(r).load(), uint32(owner)<<markOwnerShift
 	s, unproven := m.State(), h.t.lifetimes[conn.MakeMeta(SynRecv, header.ProtoTCP, 0).Life()]
@@ -199,8 +199,9 @@ func Proven(s State) bool { return s > SynRecv && s <= TimeWaitBackend }
 
 // UpdateCopy changes a copy to the state of a record, which has the copy's tuples. A copy whose
 // handshake was proven here stays proven until the owner knows of the proof. After that a record
-// of a flow without proof is one of a new handshake. In the same way it keeps an RST that passed
-// here, packets that came after the owner's RST, and the acknowledgement of a PROXY header.
+// of a flow without proof is one of a new handshake. Until the owner's record shows them, the copy
+// also keeps an RST that passed here, that packets followed the owner's RST, and the
+// acknowledgement of a PROXY header.
 func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 	f, mark := h.Flow(ref), h.t.markOf(ref)
 	known, reset := mark.Load()&markProven != 0, mark.Load()&markReset != 0
@@ -209,7 +210,9 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 	} else if reset {
 		mark.And(^uint32(markReset))
 	}
-	mark.And(^uint32(markLost))
+	if mark.Load()&markLostTold != 0 { // a record from before that changes nothing
+		mark.And(^uint32(markLost | markLostTold))
+	}
 	if proven := Proven(r.State); proven && !known {
 		mark.Or(markProven)
 	} else if !proven && known {
@@ -358,6 +361,9 @@ func (h *Handle) Sight(ref Ref) (s Sighting) {
 	if !m.Live() {
 		return s
 	}
+	if mark&markLost != 0 {
+		h.t.markOf(ref).Or(markLostTold)
+	}
 	s = Sighting{State: m.State(), Proof: Proven(m.State()) && mark&markProven == 0, Asked: m.Asked(),
 		Lost: mark&markLost != 0, HeaderAcked: m.HeaderAcked() && m.HeaderSent()}
 	switch {
@@ -444,6 +450,7 @@ func (h *Handle) EndLost(r Ref) {
 		h.DeleteFor(r, EndReopened)
 		return
 	}
+	h.t.markOf(r).And(^uint32(markLostTold))
 	h.t.markOf(r).Or(markLost)
 	h.change(r)
 }

@@ -17,6 +17,7 @@ import (
 //	12  markProven    of a copy: its owner has said that the client has proven the handshake
 //	13  markReset     of a copy: its owner has said that an end has reset the connection
 //	14  markLost      of a copy: its backend has lost the connection (EndLost)
+//	15  markLostTold  of a copy: Sight has returned that
 //	16  markOwner     8 bits: the flow is a copy of a flow of this owner, 1 to MaxOwners
 //	24  markEarlier   of a copy: it was made before the gateway was in step, so its flow may be old
 //
@@ -46,6 +47,7 @@ const (
 	markProven      = 1 << 12
 	markReset       = 1 << 13
 	markLost        = 1 << 14
+	markLostTold    = 1 << 15
 	markOwnerShift  = 16
 	markEarlier     = 1 << 24
 )

@@ -547,6 +547,22 @@ func TestCopyOfResetFlow(t *testing.T) {
 	}
 }
 
+// TestLostStays: the owner learns that a copy's backend has lost the connection, also if a record of
+// the owner arrives first.
+func TestLostStays(t *testing.T) {
+	_, h := groupTable(t, 100, 0)
+	rec := foreign(false, 1, Established)
+	r, _ := h.Copy(bootTime, 1, &rec)
+	h.EndLost(r)
+	h.UpdateCopy(r, &rec, bootTime)
+	if !h.Sight(r).Lost {
+		t.Error("a record that was under way has removed the note")
+	}
+	if h.UpdateCopy(r, &rec, bootTime); h.Sight(r).Lost {
+		t.Error("the owner has been told, and its record changes nothing")
+	}
+}
+
 func TestChanged(t *testing.T) {
 	tb, h := groupTable(t, 2*changesSize, 0)
 	changed := func() (list []Ref, all bool) {

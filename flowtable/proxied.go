@@ -37,8 +37,8 @@ const cookies = 4
 // Begins reports whether a client's segment with these numbers, of which seq is translated, could
 // begin a connection at a backend that has none, because its acknowledgement number is a SYN cookie
 // that the client knows. A cookie is a hash of the tuple, plus the sequence number of the SYN, plus
-// one of four numbers that say the MSS: so it is valid for any seq, if only its difference from seq
-// is that of the header's numbers.
+// one of four numbers that say the MSS: so all numbers are valid whose difference is that of the
+// header's numbers, give or take 3.
 func (i *Insertion) Begins(seq, ack uint32) bool {
 	return i.HasAck && ack-i.Ack-(seq-i.First)+(cookies-1) <= 2*(cookies-1)
 }

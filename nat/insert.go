@@ -241,9 +241,9 @@ const cookieStep = 7
 
 // BreakCookie changes the numbers of a client's segment, which could begin a connection by a SYN
 // cookie, so that they do not, and so that they are valid for a backend that has the connection.
-// Bytes of the client acknowledge a little less. A segment without bytes acknowledges all, which
-// nothing may follow for long, and has a number behind the client's next byte (RFC 9293 section
-// 3.10.7.4: it is acceptable in the window, and its acknowledgement counts).
+// Bytes of the client acknowledge a little less. A segment without bytes keeps its acknowledgement
+// number, because it may be the last one for a long time, and gets a sequence number behind the
+// client's next byte (RFC 9293 section 3.10.7.4: in the window, its acknowledgement counts).
 func BreakCookie(frame []byte, p *header.Packet, bytes bool) {
 	b := (*[header.TCPBytes]byte)(p.Transport(frame))
 	at, step := tcpSeqOffset, uint32(cookieStep)

@@ -131,8 +131,8 @@ func (s *Planner) datagram(
 }
 
 // mayLearn reports whether the endpoint of another gateway's UDP flow may be one that this gateway
-// has not learned of: no other service port got the frontend since the flow came here, and the one
-// that has it gives its backends the client's datagrams in the same form.
+// has not learned of: the frontend still belongs to the same service port, whose setting for PROXY
+// headers is still the flow's.
 func (s *Planner) mayLearn(ref flowtable.Ref) bool {
 	var client header.Tuple
 	s.Flows.Tuple(ref, flowtable.ClientSide, &client)

@@ -68,8 +68,8 @@ func (r *Record) resetNotes() Meta {
 }
 
 // ResetCopy returns n, the next Meta of a copy that had m, as the owner's record has changed it.
-// before: the owner's record before had Reset. An RST, or packets after it, that passed here stay,
-// until the owner knows of them.
+// before: the owner's previous record had Reset. An RST that passed this gateway, or packets after
+// one, stay in force until the owner's record shows them.
 func (r *Record) ResetCopy(m, n Meta, before bool, now Ticks) Meta {
 	const notes = MetaReset | MetaResetBackend
 	switch {

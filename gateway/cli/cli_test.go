@@ -247,7 +247,8 @@ func TestWaitForApplied(t *testing.T) {
 		{false, nil, "not in force after 50ms:\n  objects that were read are not applied yet\n"},
 		{true, []string{"the interfaces are not open yet"},
 			"not in force after 50ms:\n  the interfaces are not open yet\n"},
-		{true, nil, "not in force after 50ms:\n  the file, or objects that were read, were not applied in time\n"},
+		{true, nil, "not in force after 50ms:\n" +
+			"  the configuration file, or objects that were read, took too long to be applied\n"},
 	} {
 		g := statustest.New()
 		g.StatusView.Config.NeedRestart, g.StatusView.Problems = nil, nil

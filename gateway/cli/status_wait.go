@@ -68,7 +68,7 @@ func lastAnswer(ctx context.Context, client *status.Client, timeout time.Duratio
 	}
 	parts := append(notInForce(&v), v.NotReady...)
 	if len(parts) == 0 {
-		parts = []string{"the file, or objects that were read, were not applied in time"}
+		parts = []string{"the configuration file, or objects that were read, took too long to be applied"}
 	}
 	return v, &notInForceError{timeout, parts}
 }
