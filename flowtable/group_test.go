@@ -547,8 +547,8 @@ func TestCopyOfResetFlow(t *testing.T) {
 	}
 }
 
-// TestLostStays: the owner learns that a copy's backend has lost the connection, also if a record of
-// the owner arrives first.
+// TestLostStays: the owner learns that a copy's backend has lost the connection, also if a record
+// of the owner arrives first.
 func TestLostStays(t *testing.T) {
 	_, h := groupTable(t, 100, 0)
 	rec := foreign(false, 1, Established)

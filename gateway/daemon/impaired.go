@@ -49,8 +49,8 @@ type routed struct {
 
 // Times of routes that have gone.
 const (
-	// provenEvery is the interval between two comparisons with the checks. It is at least the longest
-	// timeout of a check: one that ends this long after the loss has begun after it.
+	// provenEvery is the interval between two comparisons with the checks. It is at least the
+	// longest timeout of a check: one that ends this long after the loss has begun after it.
 	provenEvery = 10 * time.Second
 	// unusedKept is how long a route is remembered that no endpoint needs.
 	unusedKept = time.Hour
