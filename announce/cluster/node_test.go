@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,16 +120,19 @@ func TestUnreadKind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		forbidden := apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("no right"))
-		var refuse error
+		var refuse atomic.Bool
 		informer, err := kubewatch.NewInformer(&corev1.Node{}, "n",
 			func(context.Context, metav1.ListOptions) (*corev1.NodeList, error) {
-				return &corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n"}}}}, refuse
+				if refuse.Load() {
+					return nil, forbidden
+				}
+				return &corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n"}}}}, nil
 			}, func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
 				if o.SendInitialEvents != nil {
 					return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
 				}
-				if refuse != nil {
-					return nil, refuse
+				if refuse.Load() {
+					return nil, forbidden
 				}
 				w := watch.NewFake()
 				time.AfterFunc(time.Minute, w.Stop)
@@ -152,14 +156,14 @@ func TestUnreadKind(t *testing.T) {
 		if o, waiting := s.Objects(); waiting != "" || len(o.Problems) > 0 || !o.NodeSeen {
 			t.Errorf("%q, %+v", waiting, o)
 		}
-		refuse = forbidden
+		refuse.Store(true)
 		time.Sleep(2 * time.Minute)
 		if o, _ := s.Objects(); len(o.Problems) != 1 || !o.NodeSeen || o.Node.Deleted ||
 			!strings.Contains(o.Problems[0].Note, "nodes cannot be read since ") ||
 			!strings.Contains(o.Problems[0].Note, "no right; the last known objects stay in force") {
 			t.Errorf("%+v", o)
 		}
-		refuse = nil
+		refuse.Store(false)
 		time.Sleep(5 * time.Minute)
 		if o, _ := s.Objects(); len(o.Problems) > 0 {
 			t.Errorf("%+v", o)

@@ -49,21 +49,22 @@ func (l *lab) healthOf(service string, h *topo.Host) string {
 }
 
 // silence makes a host drop a share of the packets from the gateway and to it, until hear. All
-// SYN-ACKs leave if the share is 100 %: a host's TCP forgets a half-open connection whose SYN-ACK
-// its own filter drops for the second time (reqsk_timer_handler,
-// net/ipv4/inet_connection_sock.c), and answers the client's segments with RST later. A packet lost
-// on the way has no such effect.
+// SYN-ACKs leave: a host's TCP forgets a half-open connection whose SYN-ACK its own filter drops
+// for the second time (reqsk_timer_handler, net/ipv4/inet_connection_sock.c), and answers the
+// client's segments with RST later. A packet lost on the way has no such effect.
 func silence(t *testing.T, h, gateway *topo.Host, percent int) {
 	t.Helper()
-	drop, out := "drop", "tcp flags & (syn | ack) == syn | ack accept;"
+	drop := "drop"
 	if percent < 100 {
-		drop, out = fmt.Sprintf("numgen random mod 100 < %d drop", percent), ""
+		drop = fmt.Sprintf("numgen random mod 100 < %d drop", percent)
 	}
 	peer := gateway.Interfaces[len(gateway.Interfaces)-1].Addr4.Addr()
 	nft(t, h, fmt.Sprintf(`table inet silence {
 	chain in { type filter hook input priority 0; ip saddr %[1]s %[2]s; }
-	chain out { type filter hook output priority 0; %[3]s ip daddr %[1]s %[2]s; }
-}`, peer, drop, out))
+	chain out {
+		type filter hook output priority 0; tcp flags & (syn | ack) == syn | ack accept; ip daddr %[1]s %[2]s;
+	}
+}`, peer, drop))
 }
 
 func hear(t *testing.T, h *topo.Host) {
