@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -64,8 +65,13 @@ var outers = [...]outer{
 		expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 8, Len: 16}},
 }
 
+// protecting serializes protect: the library numbers sets by a variable without a lock.
+var protecting sync.Mutex
+
 // protect replaces the table in one transaction.
 func (c *Config) protect() error {
+	protecting.Lock()
+	defer protecting.Unlock()
 	conn, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
