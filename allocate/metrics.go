@@ -1,9 +1,7 @@
 package allocate
 
 import (
-	"fmt"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -73,8 +71,7 @@ func (m *Metrics) NotReady() (reasons []string) {
 		if err == nil || m.waiting == "" && (!r.HasSynced() || apierrors.IsNotFound(err)) {
 			continue
 		}
-		reasons = append(reasons, fmt.Sprintf("%s cannot be read since %s: %v", r.objects,
-			since.UTC().Format(time.RFC3339), err))
+		reasons = append(reasons, kubewatch.Unread(r.objects, since, err))
 	}
 	return reasons
 }

@@ -534,8 +534,8 @@ func TestProxyBreaksCookies(t *testing.T) {
 	}
 }
 
-// wantNoCookie reads what has left for a client's segment. cookie: its acknowledgement number is
-// one for its sequence number. lost: the segment is dropped.
+// wantNoCookie checks the frames that leave after a client's segment p. cookie: the acknowledgement
+// number of p is a SYN cookie for its sequence number. lost: p is dropped.
 func (f *proxyFlow) wantNoCookie(t *testing.T, p *headertest.Packet, cookie, lost bool) {
 	t.Helper()
 	const first = headertest.ISN + 1

@@ -66,7 +66,7 @@ func (h *Handle) place(at Time, r *conn.Record, mark uint32) (Ref, Status) {
 
 // resetNew gives a new flow the notes of its record about an RST.
 func (h *Handle) resetNew(ref Ref, r *conn.Record, now Ticks) {
-	for f, notes := h.Flow(ref), r.Meta(now)&resetNotes; notes != 0; {
+	for f, notes := h.Flow(ref), r.Meta(now)&conn.MetaResetNotes; notes != 0; {
 		m := f.load()
 		if !m.Live() {
 			return
@@ -152,8 +152,6 @@ func (h *Handle) copyRecord(a *arena, now Time) (uint32, Status) {
 	return i, Created
 }
 
-const resetNotes = conn.MetaReset | conn.MetaResetBackend
-
 // write fills a free record, which becomes pending, without the notes about an RST: a pending
 // record with them is held (conn.Meta.Held).
 func (h *Handle) write(a *arena, i uint32, client *key, r *conn.Record, mark uint32, now Ticks) {
@@ -161,7 +159,7 @@ func (h *Handle) write(a *arena, i uint32, client *key, r *conn.Record, mark uin
 	m := r.Meta(now)
 	f.next.Store(r.Opening) // the record is in no list
 	h.t.mark(a, i).Store(mark)
-	f.meta.Store(uint64(m&^resetNotes | conn.MetaPending))
+	f.meta.Store(uint64(m&^conn.MetaResetNotes | conn.MetaPending))
 	f.bound.Store(0)
 	f.owner.Store(0)
 	word := uint32(now)

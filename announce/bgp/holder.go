@@ -19,7 +19,7 @@ import (
 func routerOf(p *kinds.Peer) string { return cmp.Or(p.Interface, p.Address.String()) }
 
 // rename passes the session of a BGPPeer that is gone to another one with the same router that has
-// none. Fields that differ count as edited: inTurn applies those that need a new session.
+// none. Fields that differ count as edits, which inTurn applies if they need a new session.
 func (s *Speaker) rename(w *announce.World) {
 	own := peersOf(w)
 	s.mu.Lock()

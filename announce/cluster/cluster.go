@@ -332,9 +332,8 @@ func (s *Source) unreadKinds() (problems []kinds.Problem) {
 		if !r.known() {
 			state = "they are not used until they can"
 		}
-		problems = append(problems, kinds.Problem{About: kinds.OfNode(s.config.Node),
-			Reason: kinds.Unread, Note: fmt.Sprintf("%s cannot be read since %s: %v; %s", r.GroupResource(),
-				since.UTC().Format(time.RFC3339), err, state)})
+		problems = append(problems, kinds.Problem{About: kinds.OfNode(s.config.Node), Reason: kinds.Unread,
+			Note: kubewatch.Unread(r.GroupResource().String(), since, err) + "; " + state})
 	}
 	return problems
 }
@@ -343,10 +342,11 @@ func (s *Source) collect() *announce.Objects {
 	o := &announce.Objects{Services: map[string]labels.Set{}, UIDs: map[string]string{},
 		Node: announce.Node{Name: s.config.Node}, Password: s.password,
 		Unlisted: s.theirs != nil && s.theirs.refused && !s.theirs.known()}
-	if s.nodes.known() && len(s.nodes.store.List()) == 0 && s.lastNode != nil {
+	switch absent := s.nodes.known() && len(s.nodes.store.List()) == 0; {
+	case absent && s.lastNode != nil:
 		o.Node = *s.lastNode // its labels still select objects while its routes leave
 		o.Node.Deleted = true
-	} else if s.nodes.known() && len(s.nodes.store.List()) == 0 {
+	case absent:
 		o.Problems = append(o.Problems, kinds.Problem{
 			About: kinds.OfNode(s.config.Node), Reason: kinds.NotFound,
 			Note: "does not exist: it has no labels that objects could select it by; set --node-name to the name of " +

@@ -76,30 +76,35 @@ func TestWithoutKey(t *testing.T) {
 	}
 }
 
-// TestKeyFileRejected: a key file that cannot be used any more is a problem, and the previous keys
-// stay in force.
-func TestKeyFileRejected(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "key")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+// keyedSpeaker returns a Speaker with a key, and the path of its key file.
+func keyedSpeaker(t *testing.T) (s *Speaker, path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, []byte(strings.Repeat("k", 32)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	write(strings.Repeat("k", 32) + "\n")
 	s, err := New(Config{Log: slog.New(slog.DiscardHandler), Name: "n", KeyFile: path, Every: DefaultEvery,
 		Silent: DefaultSilent, JoinTime: DefaultJoinTime})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	t.Cleanup(s.Close)
+	return s, path
+}
+
+// TestKeyFileRejected: a key file that cannot be used any more is a problem, and the previous keys
+// stay in force.
+func TestKeyFileRejected(t *testing.T) {
+	t.Parallel()
+	s, path := keyedSpeaker(t)
 	s.list = func([]string) ([]Interface, error) { return nil, nil }
 	w := &announce.World{Gateway: announce.Yes}
 	w.Set, _ = new(kinds.Reader).Read([]*unstructured.Unstructured{object(t, "L2Advertisement", "a", "{}")})
 	keys := s.keys
 	for _, text := range []string{"short\n", strings.Repeat("k", 32) + "\n"} {
-		write(text)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		s.Apply(w)
 		rejected := slices.ContainsFunc(s.Report().Problems, func(p kinds.Problem) bool {
 			return p.Reason == kinds.Unread && strings.Contains(p.Note, "the previous ones stay in force: ")
@@ -114,16 +119,7 @@ func TestKeyFileRejected(t *testing.T) {
 // because the process is out of descriptors, still gives up its VIPs.
 func TestInterfacesNotRead(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(path, []byte(strings.Repeat("k", 32)+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s, err := New(Config{Log: slog.New(slog.DiscardHandler), Name: "n", KeyFile: path, Every: DefaultEvery,
-		Silent: DefaultSilent, JoinTime: DefaultJoinTime})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s, _ := keyedSpeaker(t)
 	s.list = func([]string) ([]Interface, error) {
 		networks := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 		return []Interface{{Name: "none", Ethernet: true, Networks: networks}}, nil

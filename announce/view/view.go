@@ -4,7 +4,6 @@ package view
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 )
 
@@ -30,13 +29,14 @@ type View struct {
 	Problems []Problem `json:"problems"`
 }
 
-// NotReady returns why the announcer must not count as ready: a rollout must not continue with an
-// announcer that announces nothing. A gateway that is not announced for a reason (Why) is ready.
+// NotReady returns why the announcer must not count as ready although no loop has stalled: a
+// rollout must not continue with an announcer that announces nothing. A gateway that is not
+// announced for a reason (Why) is ready.
 func (v *View) NotReady() []string {
 	if v.Waiting == "" {
-		return v.Stalled
+		return nil
 	}
-	return append(slices.Clone(v.Stalled), "nothing is announced yet: "+v.Waiting)
+	return []string{"nothing is announced yet: " + v.Waiting}
 }
 
 // Peer is one session, or another gateway of a link (Layer2).

@@ -138,7 +138,7 @@ func status() *cobra.Command {
 			switch {
 			case len(v.Stalled) > 0:
 				return errors.New("the announcer has stalled: " + strings.Join(v.Stalled, "; "))
-			case !live && v.Waiting != "":
+			case !live && len(v.NotReady()) > 0:
 				return errors.New("the announcer is not ready: " + strings.Join(v.NotReady(), "; "))
 			}
 			return nil
@@ -230,11 +230,9 @@ func (f *flags) announce(
 	c.Speakers = []announce.Speaker{bgp.New(bgp.Config{Log: f.log, RouterID: id, Restarting: resumed}), link}
 	loop := announce.New(c)
 	if f.listen != "" {
-		if err := metricsserver.Start(ctx, f.listen, f.log, &f.beats, func() []string {
-			v := loop.View()
-			v.Stalled = nil // the server has them
-			return v.NotReady()
-		}, announce.Metrics{View: loop.View}, link); err != nil {
+		waiting := func() []string { return loop.View().NotReady() }
+		if err := metricsserver.Start(ctx, f.listen, f.log, &f.beats, waiting, announce.Metrics{View: loop.View},
+			link); err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
 	}

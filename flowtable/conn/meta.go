@@ -48,6 +48,7 @@ const (
 	MetaRefreshed               = MetaRenewed
 	MetaFins                    = MetaFinClient | MetaFinBackend
 	MetaFlagsShift              = 40
+	MetaResetNotes              = MetaReset | MetaResetBackend // an RST was sent, and by which side
 	MetaUsedShift               = MetaFlagsShift
 	MetaUsed             Meta   = 255 << MetaUsedShift
 	MetaQuestionsShift          = 38

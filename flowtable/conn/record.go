@@ -71,14 +71,13 @@ func (r *Record) resetNotes() Meta {
 // before: the owner's previous record had Reset. An RST that passed this gateway, or packets after
 // one, stay in force until the owner's record shows them.
 func (r *Record) ResetCopy(m, n Meta, before bool, now Ticks) Meta {
-	const notes = MetaReset | MetaResetBackend
 	switch {
 	case r.Reset && (!before || n.State() != m.State()) && !n.Reset():
-		return n.At(now)&^notes | r.resetNotes()
+		return n.At(now)&^MetaResetNotes | r.resetNotes()
 	case before && !r.Reset:
-		return n &^ notes
+		return n &^ MetaResetNotes
 	case m.Reset() && !before && n.State() > SynRecv && n.State().Connection():
-		return n&^notes | m&notes
+		return n&^MetaResetNotes | m&MetaResetNotes
 	}
 	return n
 }

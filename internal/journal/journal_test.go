@@ -96,7 +96,7 @@ func TestNextProcess(t *testing.T) {
 
 // TestClockStepsBack: after a clock that was ahead has stepped back, events have the times of the
 // right one, also in the next process. A reader that follows from the last event gets the later
-// events, and a reader that asks for a time gets the events after that time.
+// events. A reader that gives a time gets the events after it.
 func TestClockStepsBack(t *testing.T) {
 	dir := t.TempDir()
 	right := time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)

@@ -88,6 +88,11 @@ func (i *Informer) Failing() (since time.Time, err error) {
 	return since, err
 }
 
+// Unread describes objects for which Failing returned an error.
+func Unread(objects string, since time.Time, err error) string {
+	return fmt.Sprintf("%s cannot be read since %s: %v", objects, since.UTC().Format(time.RFC3339), err)
+}
+
 // begin records that a request begins: an informer sends one after the other.
 func (i *Informer) begin() {
 	i.mu.Lock()
