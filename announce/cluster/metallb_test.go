@@ -165,7 +165,7 @@ func TestMetalLBIsNotListed(t *testing.T) {
 		}
 		go func() { defer close(done); s.Run(ctx, look) }()
 		t.Cleanup(func() { cancel(); <-done })
-		return s, func() bool { return log.has("cannot be listed, and they are not used until they can") }, again.Load
+		return s, func() bool { return log.has("cannot be listed; they are not used until they can") }, again.Load
 	}
 	is := func(what func() bool) func() error {
 		return func() error {
