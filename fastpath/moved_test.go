@@ -1,6 +1,8 @@
 package fastpath_test
 
 import (
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -379,4 +381,121 @@ func TestMovedFrontendOnThePlainPath(t *testing.T) {
 	wantPlain(80, true)
 	l.wantOwner(join(f.vip, 80), serviceB+2)
 	l.wantOwner(join(f.vip, 81), serviceB)
+}
+
+// The backend at which a connection begins, relative to the flow's.
+const elsewhere, same, nowhere = "elsewhere", "at the same", "nowhere"
+
+// TestReopenedAfterAChange: a client opens a connection on the tuple of one that was reset, as
+// clients with fixed source ports do. It begins where a new flow may: not at a backend that has lost
+// the frontend, takes no new flows, or no flows of this client. A live connection keeps its backend:
+// the backend answers the SYN with a challenge ACK.
+func TestReopenedAfterAChange(t *testing.T) {
+	moves := func(f family) func(b *services.Builder) {
+		return func(b *services.Builder) {
+			owns(b, serviceB, services.LoadBalancer, f.vip, 80, header.ProtoTCP, f.b)
+		}
+	}
+	edited := func(edit func(f family, fr *services.Frontend)) func(family) func(*services.Builder) {
+		return func(f family) func(*services.Builder) {
+			return func(b *services.Builder) {
+				fr := owns(b, serviceA, services.LoadBalancer, f.vip, 80, header.ProtoTCP, f.a)
+				edit(f, fr)
+				b.SetService(fr.Service)
+				b.SetFrontend(fr)
+			}
+		}
+	}
+	for _, test := range []struct {
+		name string
+		edit func(family) func(*services.Builder)
+		live bool
+		want string
+	}{
+		{"nothing changed", nil, false, same},
+		{"the frontend moved", moves, false, elsewhere},
+		{"the frontend moved, and the connection lives", moves, true, same},
+		{"the frontend moved to a service with the same backend", func(f family) func(*services.Builder) {
+			return func(b *services.Builder) {
+				owns(b, serviceB, services.LoadBalancer, f.vip, 80, header.ProtoTCP, f.a)
+			}
+		}, false, same},
+		{"the backend takes no new flows", func(f family) func(*services.Builder) {
+			return func(b *services.Builder) {
+				fr := owns(b, serviceA, services.LoadBalancer, f.vip, 80, header.ProtoTCP, f.a)
+				other := services.Rule{Set: set(b, serviceA, 99, header.ProtoTCP, f.b)}
+				fr.Service.Backends = append(slices.Clone(fr.Service.Backends), other.Set.Backends...)
+				fr.Outside, fr.Pod = other, other
+				b.SetService(fr.Service)
+				b.SetFrontend(fr)
+			}
+		}, false, elsewhere},
+		{"there is no endpoint for new flows", edited(func(_ family, fr *services.Frontend) {
+			fr.Outside.Set, fr.Pod.Set = &services.EndpointSet{}, &services.EndpointSet{}
+		}), false, nowhere},
+		{"the client is not in the source ranges", edited(func(_ family, fr *services.Frontend) {
+			fr.Allowed = services.NewPrefixes([]netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")})
+		}), false, nowhere},
+		{"the backend gets a header", edited(func(_ family, fr *services.Frontend) {
+			fr.Service.ProxyProtocol = true
+		}), false, elsewhere},
+		{"the backend sees the client", edited(func(_ family, fr *services.Frontend) {
+			fr.Outside.KeepClient, fr.Pod.KeepClient = true, true
+		}), false, elsewhere},
+	} {
+		for _, f := range families {
+			t.Run(test.name+", "+f.name, func(t *testing.T) { reopenAfter(t, f, test.edit, test.live, test.want) })
+		}
+	}
+}
+
+func reopenAfter(t *testing.T, f family, edit func(family) func(*services.Builder), live bool, want string) {
+	l := newLab(t, labConfig{edit: func(b *services.Builder) {
+		owns(b, serviceA, services.LoadBalancer, f.vip, 80, header.ProtoTCP, f.a)
+	}})
+	g := l.workers[0]
+	client, vip := join(f.client, 40000), join(f.vip, 80)
+	l.send(0, headertest.TCP(client, vip, headertest.SYN))
+	_, p := l.out(g.nic)
+	src, dst := ends(&p.Tuple)
+	answer := func(flags uint8) bool {
+		l.send(0, headertest.TCP(dst.String(), src.String(), flags))
+		_, ok := g.nic.Take(nil)
+		return ok
+	}
+	answer(headertest.SYN | headertest.ACK)
+	l.send(0, headertest.TCP(client, vip, headertest.ACK))
+	l.out(g.nic)
+	if !live {
+		l.send(0, headertest.TCP(client, vip, headertest.RST|headertest.ACK))
+		l.out(g.nic)
+	}
+	l.step(10 * time.Second)
+	if edit != nil {
+		l.publish(edit(f))
+	}
+	got := nowhere
+	for _, wait := range []time.Duration{time.Second, time.Second, 2 * time.Second} {
+		l.send(0, headertest.TCP(client, vip, headertest.SYN))
+		_, p := l.out(g.nic)
+		if from, to := ends(&p.Tuple); to != dst || from != src {
+			got = elsewhere
+			break
+		}
+		flags := uint8(headertest.SYN | headertest.ACK)
+		if live {
+			flags = headertest.ACK
+		}
+		if answer(flags) {
+			got = same
+			break
+		}
+		l.step(wait)
+	}
+	if got != want {
+		t.Errorf("the connection begins %s, want %s: %v", got, want, l.drops())
+	}
+	if want == same && edit != nil && !live {
+		l.wantOwner(vip, serviceB)
+	}
 }

@@ -28,7 +28,7 @@ func (w *Worker) retry(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verd
 	w.planner.Plan(&n, &req)
 	direct := w.flows.Direct(ref)
 	if n.Verdict.Action != decide.Queued || direct && uint32(n.Backend.Ref) == backend ||
-		n.Backend.Addr == old.Dst && n.Backend.Port == old.DstPort {
+		n.Backend.Addr == old.Dst && n.Backend.Port == old.DstPort && w.planner.MayBegin(ref) {
 		return ref, queued
 	}
 	mark := w.flows.Mark(ref)

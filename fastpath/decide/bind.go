@@ -91,16 +91,28 @@ func (s *Planner) datagramOwner(client, toBackend *header.Tuple, proxied bool, h
 	if f == nil || uint32(f.Service.ID) == has.service && f.Service.ProxyProtocol == proxied {
 		return has, true
 	}
-	d := s.Snap.Decide(client)
-	if d.Outcome != services.Admit || f.Service.ProxyProtocol != proxied {
-		return has, false
+	if now, ok := s.fits(client, toBackend, proxied, has.service); ok {
+		return now, true
 	}
+	return has, false
+}
+
+// fits returns the service port that has a flow's frontend, and its backend, if a new flow of the
+// client could be the same: if the rule for this client has this backend, shows it the same source
+// address, and sends the PROXY header or not, as this flow. service is the flow's service port.
+func (s *Planner) fits(client, toBackend *header.Tuple, proxied bool, service uint32) (now owner, ok bool) {
+	d := s.Snap.Decide(client)
+	if d.Outcome != services.Admit || d.Frontend.Service.ProxyProtocol != proxied {
+		return owner{}, false
+	}
+	svc := d.Frontend.Service
 	ref := d.Rule.Set.Find(s.Snap, toBackend.Dst, toBackend.DstPort)
 	keeps := d.Rule.KeepClient && client.Src != toBackend.Dst
-	if ref == 0 || keeps != (client.Src == toBackend.Src) || !s.mayStay(f.Service, client, toBackend) {
-		return has, false
+	if ref == 0 || keeps != (client.Src == toBackend.Src) ||
+		uint32(svc.ID) != service && !s.mayStay(svc, client, toBackend) {
+		return owner{}, false
 	}
-	return owner{uint32(f.Service.ID), uint32(ref)}, true
+	return owner{uint32(svc.ID), uint32(ref)}, true
 }
 
 // mayStay reports whether session affinity lets a client's flow stay with its backend. A client

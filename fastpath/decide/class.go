@@ -49,7 +49,7 @@ func (s *Planner) Classify(ref flowtable.Ref, side flowtable.Side, p *header.Pac
 	case s.reopens(ref):
 		return Superseded
 	}
-	gone := s.gone(ref)
+	gone := s.gone(ref) || !s.MayBegin(ref)
 	if (gone || s.Snap.RetryOther) && s.Flows.Repeated(ref, s.Now, gone) {
 		return Unanswered
 	}
@@ -64,10 +64,38 @@ func (s *Planner) reopens(ref flowtable.Ref) bool {
 // handshake returns the class of an answer to a SYN. An open connection continues when its backend
 // is no longer an endpoint, but no new connection may begin there.
 func (s *Planner) handshake(ref flowtable.Ref, flags uint8) Class {
-	if flags&header.TCPACK != 0 && s.Flows.Awaits(ref) && s.gone(ref) {
+	if flags&header.TCPACK != 0 && s.Flows.Awaits(ref) && (s.gone(ref) || !s.MayBegin(ref)) {
 		return BackendGone
 	}
 	return InFlow
+}
+
+// MayBegin reports whether a connection may begin on a flow. A handshake may end at the backend that
+// was chosen for it. A later one is a new connection on the tuple of one that was reset, or that the
+// client has lost: it may begin if a new flow could be the same (fits). If another service port has
+// the frontend by now, the flow becomes its flow. Without a search left, MayBegin returns false (see
+// gone).
+func (s *Planner) MayBegin(ref flowtable.Ref) bool {
+	f := s.Flows.Flow(ref)
+	switch {
+	case f.State().HalfOpen():
+		return true
+	case s.Searches == 0:
+		return false
+	}
+	s.Searches--
+	var toBackend, toClient header.Tuple
+	s.Flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
+	s.Flows.Outgoing(ref, flowtable.ReplySide, &toClient)
+	client := toClient.Reverse()
+	service, _ := f.Owner()
+	now, ok := s.fits(&client, &toBackend, f.Proxied(), service)
+	if ok && now.service != service {
+		binding, hopToBackend, hopToClient := f.Bound()
+		s.Flows.Bind(ref, binding, now.service, now.backend, hopToBackend, hopToClient)
+		Recharge(s.Snap, s.Flows, ref, s.Now)
+	}
+	return ok
 }
 
 // gone reports whether the backend of a connection is no longer an endpoint of its service: its
