@@ -68,7 +68,7 @@ const (
 	steers      = 1 // steer takes it
 	redirects   = 2 // egress takes it
 	both        = steers | redirects
-	ifUnserved  = 4 // steer takes it with Settings.Unserved, like every packet to a routed address
+	ifUnserved  = 4 // steer takes it if its destination is withheld
 	neverSteers = 8 // steer does not take it, not even with Settings.Unserved
 	hostLinkIx  = 4242
 )

@@ -165,8 +165,8 @@ func (p *pkt) addresses(tags int) int {
 
 // routed reports whether the destination is an address of the fixture that is the gateway's and not
 // the node's, and the frame is unicast.
-func (p *pkt) routed() bool {
-	return fixture().Addrs[addr(p.dst)].routed() && p.toMAC&1 == 0
+func (p *pkt) withheld(unserved bool) bool {
+	return fixture().Addrs[addr(p.dst)].withheld(unserved) && p.toMAC&1 == 0
 }
 
 func sum(b []byte) uint16 {

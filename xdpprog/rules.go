@@ -30,8 +30,8 @@ const (
 	// AddrNode: accepts node ports.
 	AddrNode = AddrFlags(steerAddrFlagsNODE)
 	// AddrSNAT: the address receives replies, at ports in the SNAT port range, or, if it is neither
-	// AddrNode nor AddrLocal, at all ports from 1024 on. With Settings.Unserved all packets to an
-	// address of the second kind are steered.
+	// AddrNode nor AddrLocal, at all ports from 1024 on. All packets to an address of the second
+	// kind are steered, unless it is also an AddrVIP and Settings.Unserved is not set.
 	AddrSNAT = AddrFlags(steerAddrFlagsSNAT)
 	// AddrLocal: an address of this node. The flag alone steers nothing. It leaves unserved ports
 	// of an address that is also a VIP to the kernel, and also fragments while there is no socket.
@@ -60,6 +60,10 @@ func (f AddrFlags) ownSNAT() bool { return f&(AddrSNAT|AddrNode|AddrLocal) == Ad
 
 // routed reports whether an address is the gateway's and not the node's.
 func (f AddrFlags) routed() bool { return f&(AddrVIP|AddrSNAT) != 0 && f&addrOfNode == 0 }
+
+// withheld reports whether packets to the address that no other rule steers are steered. unserved is
+// Settings.Unserved.
+func (f AddrFlags) withheld(unserved bool) bool { return f.routed() && (unserved || f&AddrVIP == 0) }
 
 // NodePort is a port that is open on every address with AddrNode, for one family.
 type NodePort struct {

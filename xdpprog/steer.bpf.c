@@ -75,6 +75,13 @@ INLINE bool routed(__u32 flags)
 	return flags & (VIP | SNAT) && !(flags & (NODE | LOCAL));
 }
 
+/* Whether the kernel must not forward packets to an address that no rule takes. Only a VIP may be
+ * left to another program. */
+INLINE bool withheld(struct config *s, __u32 flags)
+{
+	return routed(flags) && (s->unserved || !(flags & VIP));
+}
+
 /* Whether the destination is a frontend; at an address of the node, *shared becomes true. */
 INLINE bool is_frontend(struct tuple *t, bool *shared)
 {
@@ -143,7 +150,7 @@ INLINE enum sender to_us(struct tuple *t, struct config *s, __u32 *dst, bool *sh
 	bool to_snat = ports && *dst & SNAT && (reply || (own_reply && !(*dst & (NODE | LOCAL))));
 	if (to_snat)
 		return PERHAPS_A_CLIENT;
-	if ((s->unserved && routed(*dst)) || t->fragment)
+	if (withheld(s, *dst) || t->fragment)
 		return CLIENT;
 	if (t->echo)
 		return *dst & VIP ? CLIENT : NOT_FOR_US;
@@ -158,7 +165,7 @@ INLINE enum sender to_us(struct tuple *t, struct config *s, __u32 *dst, bool *sh
 __attribute__((noinline)) int by_address(struct endpoint *dst)
 {
 	struct config *s = first(&settings);
-	return dst && s && s->unserved && routed(flags_of(dst->addr));
+	return dst && s && withheld(s, flags_of(dst->addr));
 }
 
 /* A fragment has too few fields to distinguish the node's own traffic from a service's. */

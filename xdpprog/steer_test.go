@@ -14,8 +14,7 @@ import (
 
 // TestSteer tests every rule with a packet that it matches and one that it does not match, under
 // zero to two VLAN tags, and cut at every byte: a packet without the bytes that a rule needs passes
-// to the kernel. With Settings.Unserved every packet to a routed address is taken if its addresses
-// can be read.
+// to the kernel. Every packet to a withheld address is taken if its addresses can be read.
 func TestSteer(t *testing.T) {
 	for _, unserved := range []bool{false, true} {
 		b := newRig(t, Settings{SNATFirst: snatFirst, SNATCount: snatCount, HostLinkIndex: hostLinkIx,
@@ -23,7 +22,7 @@ func TestSteer(t *testing.T) {
 		b.beat(time.Second)
 		for _, c := range verdictCases() {
 			want := c.want
-			if unserved && c.p.routed() {
+			if c.p.withheld(unserved) {
 				want |= ifUnserved
 			} else {
 				want &^= ifUnserved

@@ -18,7 +18,7 @@ const (
 	MatchFrontend              // its destination is a frontend
 	MatchNodePort              // its destination is a node port on an address that accepts them
 	MatchReply                 // its destination is a source port of the gateway, as for replies
-	MatchUnserved              // its destination is only an address of the gateway (Settings.Unserved)
+	MatchUnserved              // its destination is only an address of the gateway (AddrFlags.withheld)
 	MatchSource                // its source is a backend that receives its clients' addresses
 )
 
@@ -53,7 +53,7 @@ func (f *facts) match() Match {
 		return MatchNodePort
 	case f.dst&AddrSNAT != 0 && (f.replied || f.ownReplied && f.dst.ownSNAT()):
 		return MatchReply
-	case f.unserved && f.dst.routed():
+	case f.dst.withheld(f.unserved):
 		return MatchUnserved
 	case f.src&addrHasKeep != 0 && f.src&(AddrNode|AddrSNAT) == 0 && f.dst&(AddrNode|AddrLocal) == 0 && f.source:
 		return MatchSource

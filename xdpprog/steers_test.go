@@ -13,8 +13,8 @@ import (
 // rule. The Match from the kernel's maps and the Match from the rules alone agree with the program.
 func TestSteersEqualsTheProgram(t *testing.T) {
 	ends := [2][]string{
-		{vip4, bareVIP4, nodeVIP4, node4, local4, snat4, client4, kept4, plain4},
-		{vip6, node6, local6, snat6, client6, kept6, plain6},
+		{vip4, bareVIP4, nodeVIP4, node4, local4, snat4, own4, client4, kept4, plain4},
+		{vip6, node6, local6, snat6, own6, client6, kept6, plain6},
 	}
 	sources := []uint16{999, 8080, 9}
 	destinations := []uint16{80, 53, 9, 22, 30080, 30053, 30009, 30019, 65535, snatFirst - 1, keptReply,
@@ -41,8 +41,8 @@ func TestSteersEqualsTheProgram(t *testing.T) {
 			reported[got]++
 		})
 		for m := MatchNone; m <= MatchSource; m++ {
-			if some := reported[m] > 0; some != (m != MatchUnserved || unserved) {
-				t.Errorf("unserved %v: %d packets by %v", unserved, reported[m], m)
+			if reported[m] == 0 {
+				t.Errorf("unserved %v: no packet by %v", unserved, m)
 			}
 		}
 	}

@@ -278,8 +278,8 @@ type Settings struct {
 	// (net.ipv4.ip_local_port_range). A node port in this range gets only packets that do not
 	// belong to a TCP or UDP socket of the node.
 	LocalFirst, LocalCount uint16
-	// Unserved steers every packet, of any protocol, to an AddrVIP or AddrSNAT that the node does
-	// not have. If no socket receives the packet and the kernel forwards it, the egress program
+	// Unserved steers every packet, of any protocol, to an AddrVIP that the node does not have, as
+	// every packet to an AddrSNAT that is no AddrVIP is steered in any case. If no socket receives the packet and the kernel forwards it, the egress program
 	// drops it (SentBackDropped).
 	Unserved bool
 	// PassAfter is as in Config; zero means Config's value.

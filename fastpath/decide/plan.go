@@ -157,9 +157,10 @@ func (s *Planner) unserved(n *Plan, t *header.Tuple) {
 
 // Rejects reports whether packets from outside to an address are dropped if they belong to no
 // frontend and no flow. The kernel must not get them, because it would route them back to the
-// sender's side.
+// sender's side. A VIP may be left to another program, a source address of the gateway may not.
 func (s *Planner) Rejects(dst header.Addr) bool {
-	return s.Snap.UnservedPort != services.UnservedPass && s.Snap.Routed(dst)
+	return s.Snap.Routed(dst) &&
+		(s.Snap.UnservedPort != services.UnservedPass || s.Snap.Owned(dst)&services.AddrVIP == 0)
 }
 
 // HostSource reports whether an address is the gateway's own on the host link.
