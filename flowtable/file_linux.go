@@ -76,6 +76,7 @@ func (f *File) mapResting(path string, live bool) error {
 	f.resting = mapped.Take(file, path+RestingSuffix)
 	r := &f.Table.resting[restingUDP]
 	size := int64(len(r.words)) * int64(unsafe.Sizeof(r.words[0]))
+	lost := r.words // of flows that did not fit into the table (mover.lose)
 	var former []byte // of a table of another size
 	found, err := f.resting.Size()
 	switch {
@@ -93,6 +94,11 @@ func (f *File) mapResting(path string, live bool) error {
 	}
 	r.words = mapped.Slice[atomic.Uint32](f.resting.Mem, 0, len(r.words))
 	r.keep(former)
+	for i := range lost {
+		if until := Ticks(lost[i].Load()); until != 0 {
+			raise(&r.words[i], until)
+		}
+	}
 	return nil
 }
 

@@ -404,6 +404,63 @@ func TestFileKeepsRestingPorts(t *testing.T) {
 	}
 }
 
+// TestPortsOfLostFlowsRest: a flow that does not fit into a smaller table loses its port, to which
+// its backend may still answer. No other client gets that port meanwhile.
+func TestPortsOfLostFlowsRest(t *testing.T) {
+	const flows = 200
+	path := filepath.Join(t.TempDir(), "flows")
+	large, small := fileConfig, fileConfig
+	large.IPv4Flows, small.IPv4Flows = 2*flows, flows/4
+	f := mustOpen(t, path, large)
+	h, err := f.Table.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	flow := func(n, client uint32) *NewFlow {
+		f := newFlow(header.ProtoUDP, false, n)
+		f.Client.SrcPort += uint16(client)
+		f.Ports = Ports{First: 7000, Count: 1}
+		return &f
+	}
+	h.Enter(bootTime)
+	for n := range uint32(flows) {
+		if _, s := h.Create(bootTime, flow(n, 0)); s != Created {
+			t.Fatal(s)
+		}
+	}
+	h.Leave()
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, later := range []Time{second, 9 * second, 11 * second} {
+		f, err = OpenFile(path, small, bootTime+later, ResizeForce)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if later == second && f.Recovery.Lost == 0 {
+			t.Error("no flow was lost")
+		}
+		if h, err = f.Table.Register(); err != nil {
+			t.Fatal(err)
+		}
+		h.Enter(bootTime + later)
+		got := 0
+		for n := range uint32(flows) {
+			if r, s := h.Create(bootTime+later, flow(n, 1)); s == Created {
+				got++
+				h.Delete(r)
+			}
+		}
+		h.Leave()
+		if later < 10*second && got != 0 || later > 10*second && got < flows/2 {
+			t.Errorf("%d s later %d of %d ports are given to others", later/second, got, flows)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestRestingOfAnotherSize: ports also rest in the next process if its table is larger or smaller,
 // and no longer than before.
 func TestRestingOfAnotherSize(t *testing.T) {

@@ -98,11 +98,19 @@ func (m *mover) flow(from, to *arena, i uint32, w conn.Meta) error {
 	case result == taken:
 		m.rec.Torn++ // two records have one key, as in recoverFlow
 	case m.force:
-		m.rec.Lost++
+		m.lose(w, hs[ReplySide])
 	default:
 		return errNoFit
 	}
 	return nil
+}
+
+// lose counts a flow that does not fit. Its backend may still answer, so its port rests.
+func (m *mover) lose(w conn.Meta, reply uint64) {
+	m.rec.Lost++
+	if until := m.h.t.restsUntil(w, m.now); until.Since(m.now) > 0 {
+		m.h.t.restingOf(w.Proto()).begin(reply, until)
+	}
 }
 
 // held moves the record of an ended flow that holds its port, if the new table is of a group.
@@ -120,7 +128,7 @@ func (m *mover) held(from, to *arena, i uint32, w conn.Meta) error {
 	switch {
 	case result != full:
 	case m.force:
-		m.rec.Lost++
+		m.lose(w, m.h.secret.both(from, i)[ReplySide])
 	default:
 		return errNoFit
 	}
