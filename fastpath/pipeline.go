@@ -85,7 +85,7 @@ func (w *Worker) finish(first, end int) {
 				continue
 			}
 		}
-		if w.tunnels.first && w.tap == nil {
+		if w.tunnels.first {
 			n := w.finishDirect(first, upTo)
 			w.tunnels.first = first+n == upTo
 			if n > 0 {
@@ -99,7 +99,7 @@ func (w *Worker) finish(first, end int) {
 			continue
 		}
 		width = max(n, 1)
-		if matched && w.tunnels.VNI != 0 && w.tunneled(first) && w.tap == nil { // the slow path records packets
+		if matched && w.tunnels.VNI != 0 && w.tunneled(first) {
 			if n := w.finishDirect(first, upTo); n > 0 {
 				if first += n; first == upTo {
 					width, w.tunnels.first = min(2*width, groupSize), true

@@ -192,6 +192,21 @@ func (w *Worker) tapGroup(first int, end uint, found *[groupSize]*flowtable.Flow
 	}
 }
 
+// unrecorded returns the number of packets of a group before the first one that a capture records.
+// flows has their flows.
+func (w *Worker) unrecorded(group []flowtable.Search, flows *[groupSize]*flowtable.Flow) int {
+	n := len(group)
+	for _, tap := range w.tap.all {
+		if tap == nil {
+			continue
+		}
+		if matched := tap.MatchGroup(flows[:len(group)], group); matched != 0 {
+			n = min(n, bits.TrailingZeros32(matched))
+		}
+	}
+	return n
+}
+
 // tapMatched records the packets of tapGroup that match tap k.
 func (w *Worker) tapMatched(k int, matched uint32, g group, first uint, flows []*flowtable.Flow) {
 	for ; matched != 0; matched &= matched - 1 {

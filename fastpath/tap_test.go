@@ -284,6 +284,46 @@ func TestCaptureOfDirectReturn(t *testing.T) {
 	}
 }
 
+// TestCaptureOfAnotherClient: with direct return, packets of clients that no capture selects take
+// the fast path, in one batch with those of a client that one selects.
+func TestCaptureOfAnotherClient(t *testing.T) {
+	nodes := []string{node1}
+	w := newWatch(t, labConfig{edit: direct(nodes, nodes), sources: true})
+	g := w.workers[0]
+	const other = "198.51.100.200"
+	packet := func(client string, flags uint8) *headertest.Packet {
+		return headertest.TCP(join(client, 40000), join(vip4, 80), flags)
+	}
+	for _, client := range []string{client4, other} {
+		w.toNode(packet(client, headertest.SYN))
+		w.toNode(packet(client, headertest.ACK))
+	}
+	w.begin(newTap(capture.Filter{Client: capture.NewEndpoint(netip.MustParsePrefix(client4+"/32"), 0)}))
+	for _, test := range []struct {
+		captured, others int
+	}{{0, 30}, {1, 30}, {5, 20}} {
+		g.Judged()
+		for range test.captured {
+			g.nic.Inject(packet(client4, headertest.ACK).Bytes())
+		}
+		for range test.others {
+			g.nic.Inject(packet(other, headertest.ACK).Bytes())
+		}
+		w.step(time.Microsecond)
+		if p := g.Judged(); p.L3 != 0 && p.Tuple.Src == addr(other) {
+			t.Errorf("%d packets beside %d that are recorded: one took the slow path", test.others, test.captured)
+		}
+		for range test.captured + test.others {
+			if _, ok := g.nic.Take(nil); !ok {
+				t.Fatal("a packet is missing")
+			}
+		}
+	}
+	if w.read(); len(w.list) != 12 {
+		t.Errorf("%d records, want 12", len(w.list))
+	}
+}
+
 // TestCaptureFilters: a filter selects both directions of a flow, before and after translation, on
 // the fast path and on the slow one.
 func TestCaptureFilters(t *testing.T) {

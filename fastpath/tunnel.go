@@ -163,6 +163,9 @@ func (w *Worker) finishDirect(first, end int) (n int) {
 	var flows [groupSize]*flowtable.Flow
 	var counted [groupSize]stats.Entry
 	group := w.match(first, end, &flows)
+	if w.tap != nil {
+		group = group[:w.unrecorded(group, &flows)] // the slow path records packets
+	}
 	for i := range group {
 		if !w.sendDirect(w.b.desc[first+i], &group[i], flows[i]) {
 			break
