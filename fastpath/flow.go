@@ -66,7 +66,7 @@ func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 	}
 	midway := !p.opensFlow() && w.mayBeMidway(p)
 	switch {
-	case midway && (!w.tracks(p) || w.parks()):
+	case midway && (w.parks() || !w.tracks(p)): // tracks computes a checksum
 		return w.admitUntracked(p)
 	case !midway && !p.opensFlow():
 	case w.parks():
