@@ -396,6 +396,11 @@ func TestReopenedAfterAChange(t *testing.T) {
 			owns(b, serviceB, services.LoadBalancer, f.vip, 80, header.ProtoTCP, f.b)
 		}
 	}
+	shared := func(f family) func(b *services.Builder) {
+		return func(b *services.Builder) {
+			owns(b, serviceB, services.LoadBalancer, f.vip, 80, header.ProtoTCP, f.a)
+		}
+	}
 	edited := func(edit func(f family, fr *services.Frontend)) func(family) func(*services.Builder) {
 		return func(f family) func(*services.Builder) {
 			return func(b *services.Builder) {
@@ -415,11 +420,8 @@ func TestReopenedAfterAChange(t *testing.T) {
 		{"nothing changed", nil, false, same},
 		{"the frontend moved", moves, false, elsewhere},
 		{"the frontend moved, and the connection lives", moves, true, same},
-		{"the frontend moved to a service with the same backend", func(f family) func(*services.Builder) {
-			return func(b *services.Builder) {
-				owns(b, serviceB, services.LoadBalancer, f.vip, 80, header.ProtoTCP, f.a)
-			}
-		}, false, same},
+		{"the frontend moved to a service with the same backend", shared, false, same},
+		{"the same, and the connection lives", shared, true, same},
 		{"the backend takes no new flows", func(f family) func(*services.Builder) {
 			return func(b *services.Builder) {
 				fr := owns(b, serviceA, services.LoadBalancer, f.vip, 80, header.ProtoTCP, f.a)
@@ -495,7 +497,11 @@ func reopenAfter(t *testing.T, f family, edit func(family) func(*services.Builde
 	if got != want {
 		t.Errorf("the connection begins %s, want %s: %v", got, want, l.drops())
 	}
-	if want == same && edit != nil && !live {
+	switch {
+	case want != same:
+	case live || edit == nil:
+		l.wantOwner(vip, serviceA)
+	default:
 		l.wantOwner(vip, serviceB)
 	}
 }

@@ -62,40 +62,53 @@ func (s *Planner) reopens(ref flowtable.Ref) bool {
 }
 
 // handshake returns the class of an answer to a SYN. An open connection continues when its backend
-// is no longer an endpoint, but no new connection may begin there.
+// is no longer an endpoint, but no new connection may begin there. If another service port has the
+// frontend by now, a new connection is its connection.
 func (s *Planner) handshake(ref flowtable.Ref, flags uint8) Class {
-	if flags&header.TCPACK != 0 && s.Flows.Awaits(ref) && (s.gone(ref) || !s.MayBegin(ref)) {
+	if flags&header.TCPACK == 0 || !s.Flows.Awaits(ref) {
+		return InFlow
+	}
+	if s.gone(ref) {
 		return BackendGone
+	}
+	now, ok := s.begins(ref)
+	if !ok {
+		return BackendGone
+	}
+	f := s.Flows.Flow(ref)
+	if service, _ := f.Owner(); now.service != service {
+		binding, toBackend, toClient := f.Bound()
+		s.Flows.Bind(ref, binding, now.service, now.backend, toBackend, toClient)
+		Recharge(s.Snap, s.Flows, ref, s.Now)
 	}
 	return InFlow
 }
 
 // MayBegin reports whether a connection may begin on a flow. A handshake may end at the backend that
 // was chosen for it. A later one is a new connection on the tuple of one that was reset, or that the
-// client has lost: it may begin if a new flow could be the same (fits). If another service port has
-// the frontend by now, the flow becomes its flow. Without a search left, MayBegin returns false (see
-// gone).
+// client has lost: it may begin if a new flow could be the same (fits).
 func (s *Planner) MayBegin(ref flowtable.Ref) bool {
+	_, ok := s.begins(ref)
+	return ok
+}
+
+// begins returns the owner of a connection that begins on a flow, if it may begin (MayBegin).
+// Without a search left it may not (see gone).
+func (s *Planner) begins(ref flowtable.Ref) (now owner, ok bool) {
 	f := s.Flows.Flow(ref)
+	service, backend := f.Owner()
 	switch {
 	case f.State().HalfOpen():
-		return true
+		return owner{service, backend}, true
 	case s.Searches == 0:
-		return false
+		return owner{}, false
 	}
 	s.Searches--
 	var toBackend, toClient header.Tuple
 	s.Flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
 	s.Flows.Outgoing(ref, flowtable.ReplySide, &toClient)
 	client := toClient.Reverse()
-	service, _ := f.Owner()
-	now, ok := s.fits(&client, &toBackend, f.Proxied(), service)
-	if ok && now.service != service {
-		binding, hopToBackend, hopToClient := f.Bound()
-		s.Flows.Bind(ref, binding, now.service, now.backend, hopToBackend, hopToClient)
-		Recharge(s.Snap, s.Flows, ref, s.Now)
-	}
-	return ok
+	return s.fits(&client, &toBackend, f.Proxied(), service)
 }
 
 // gone reports whether the backend of a connection is no longer an endpoint of its service: its
