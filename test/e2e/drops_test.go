@@ -63,8 +63,8 @@ func TestDropsByService(t *testing.T) {
 		defer conn.Close()
 		loads[i].conn = conn
 	}
-	// A worker that waits for its CPU has several bursts in one window, so fewer samples. More bursts
-	// are sent then: the error of a share falls with their number.
+	// A worker that waits for its CPU has several bursts in one window, so fewer samples. More
+	// bursts are sent then: the error of a share falls with their number.
 	sent := map[string]uint64{}
 	for round := 1; ; round++ {
 		const bursts, rounds = 400, 5
