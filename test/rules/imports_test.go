@@ -194,7 +194,7 @@ var rules = []rule{
 		Why: "the clientset registers every API there is (21 MB of program), informers keep every object twice; " +
 			"control/k8s needs three kinds"},
 	{From: "cmd/sluice", Never: []string{"bench", "test", "github.com/asavie/xdp",
-		"control/k8s/k8stest", "control/controltest", "gateway/group/model"},
+		"control/k8s/k8stest", "control/controltest"},
 		Why: "the laboratory is not in the production binary"},
 	{From: "cmd/sluice-controller", Never: and(programs, "fastpath", "flowtable", "nat", "xdpprog", "bench", "test",
 		"github.com/cilium", "github.com/vishvananda", "github.com/asavie/xdp"),

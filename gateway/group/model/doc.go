@@ -1,5 +1,5 @@
 // Package model checks the rules by which gateways copy flows to each other (docs/adr/0037). It
-// explores every order of events within bounds. No program links it.
+// explores every order of events within bounds. All of its code is in tests.
 //
 // A gateway owns source addresses that no node has, and alone takes source ports of them. It sends
 // a record of each flow to the other gateways of the group, its members, over one stream each. When
