@@ -193,6 +193,13 @@ func (d *decoder) sequence(path string, n *yaml.Node, v reflect.Value) {
 	v.Set(list)
 }
 
+// setDefaults sets the defaults of a list's element, if it has any.
+func setDefaults(element reflect.Value) {
+	if e, ok := element.Addr().Interface().(interface{ setDefaults() }); ok {
+		e.setDefaults()
+	}
+}
+
 func (d *decoder) scalar(path string, n *yaml.Node, v reflect.Value) {
 	if n.Kind != yaml.ScalarNode {
 		d.fail(path, n.Line, "must be a single value, not a list or mapping")
