@@ -260,19 +260,15 @@ func (d *Daemon) startServersWhen(free <-chan struct{}) (err error) {
 		return err
 	}
 	if c.Metrics.Address != "" {
-		extras := metrics.Extras{
-			FlowLog:   d.flows.log.counts(),
-			Backends:  func() bool { return d.settings.config().Metrics.Backends },
-			KubeProxy: d.health.kubeProxy, Affinity: d.flows.affinity, Start: d.flows.recovery,
-			SelfCheck: d.selfChecks, Checks: d.checkCounts, Seed: d.seed.metric, LogDropped: logs.Stderr.Dropped,
-		}
-		if d.group != nil {
-			extras.Group = d.groupMetrics
-		}
 		s.metrics = metrics.NewServer(metrics.Config{
 			Address: c.Metrics.Address, Log: d.log, TLS: s.guard.secret, Tokens: s.guard.tokens,
 			NotReady: d.notReady, Progress: d.progress,
-			Registry: metrics.NewRegistry(d, extras),
+			Registry: metrics.NewRegistry(d, metrics.Extras{
+				Backends:  func() bool { return d.settings.config().Metrics.Backends },
+				KubeProxy: d.health.kubeProxy, Affinity: d.flows.pins.Counts, Start: &d.flows.file.Recovery,
+				SelfCheck: d.loop.SelfCheck, Checks: d.checks.Counts, Seed: d.seed.metric,
+				LogDropped: logs.Stderr.Dropped,
+			}),
 		})
 	}
 	s.group.Go(func() {

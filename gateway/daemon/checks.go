@@ -10,7 +10,6 @@ import (
 	"sluice.dev/sluice/control/endpointhealth"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/gateway/checks"
-	"sluice.dev/sluice/serve/metrics"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -68,14 +67,4 @@ func (d *Daemon) checkViews() map[status.CheckedEndpoint]status.CheckView {
 // lastChecks calls f for the last check of each endpoint that has one.
 func (d *Daemon) lastChecks(f func(a netip.Addr, ok bool, at time.Time)) {
 	d.checks.Views(func(e compiler.Endpoint, v endpointhealth.View) { f(e.Addr.Netip(), v.OK, v.At) })
-}
-
-// checkCounts implements metrics.Extras.Checks.
-func (d *Daemon) checkCounts() metrics.Checks {
-	c := d.checks.Counts()
-	return metrics.Checks{
-		Checks: c.Checks, Failures: c.Failures, NotMade: c.NotMade, WentDown: c.WentDown, CameUp: c.CameUp,
-		Suspected: c.Suspected, Cleared: c.Cleared, Checked: c.Checked, Down: c.Down, Unchecked: c.Unchecked,
-		Waiting: c.Waiting,
-	}
 }

@@ -125,14 +125,3 @@ func (f *flowLog) view() *status.FlowLogView {
 	n := f.Counts()
 	return &status.FlowLogView{Directory: f.Directory(), Written: n.Written, Lost: n.Lost}
 }
-
-// counts returns metrics.Extras.FlowLog.
-func (f *flowLog) counts() func() (written, lost uint64) {
-	if f.Log == nil {
-		return nil
-	}
-	return func() (written, lost uint64) {
-		n := f.Counts()
-		return n.Written, n.Lost
-	}
-}

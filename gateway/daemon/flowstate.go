@@ -19,7 +19,6 @@ import (
 	"sluice.dev/sluice/gateway/owners"
 	"sluice.dev/sluice/gateway/seed"
 	"sluice.dev/sluice/gateway/sources"
-	"sluice.dev/sluice/serve/metrics"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -171,22 +170,6 @@ func (f *flowState) conditions() (list []status.ConditionView) {
 			"flows again: drain them again, or remove the file and restart: "+(*err).Error()))
 	}
 	return list
-}
-
-// recovery implements metrics.Extras.Start.
-func (f *flowState) recovery() metrics.Start {
-	r := &f.file.Recovery
-	return metrics.Start{
-		Recovered: r.Recovered, Expired: r.Expired, Torn: r.Torn, Lost: r.Lost, Unread: r.Unread || r.Missing,
-	}
-}
-
-// affinity implements metrics.Extras.Affinity.
-func (f *flowState) affinity() metrics.Affinity {
-	c := f.pins.Counts()
-	return metrics.Affinity{
-		Pins: c.Live, Tentative: c.Tentative, Capacity: c.Capacity, Evicted: c.Evicted, Lost: c.Lost,
-	}
 }
 
 // loadDrains gives the compiler the drains that a predecessor has saved. If they cannot be read,

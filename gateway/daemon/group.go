@@ -17,7 +17,6 @@ import (
 	"sluice.dev/sluice/gateway/members"
 	"sluice.dev/sluice/gateway/sources"
 	"sluice.dev/sluice/nat/header"
-	"sluice.dev/sluice/serve/metrics"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -282,18 +281,4 @@ func sourceConditions(v *status.GroupView) (list []status.ConditionView) {
 		}
 	}
 	return list
-}
-
-// groupMetrics implements metrics.Extras.Group.
-func (d *Daemon) groupMetrics() metrics.Group {
-	v := d.groupView()
-	m := metrics.Group{Flows: v.Flows, HeldPorts: v.HeldPorts, AnswerWait: v.AnswerWait}
-	for _, o := range v.Members {
-		m.Members = append(m.Members, metrics.GroupMember{Name: o.Name, HasOurFlows: o.HasOurFlows,
-			WeHaveItsFlows: o.WeHaveItsFlows, Copies: o.Copies, Lag: o.Lag})
-	}
-	for _, s := range v.Sources {
-		m.Sources = append(m.Sources, metrics.GroupSource{Address: s.Address, State: s.State})
-	}
-	return m
 }

@@ -121,9 +121,3 @@ func (d *Daemon) pulsePhase() pulse.Phase {
 	}
 	return pulse.Opening
 }
-
-// selfChecks implements metrics.Extras.SelfCheck.
-func (d *Daemon) selfChecks() metrics.SelfCheck {
-	c := d.loop.SelfCheck()
-	return metrics.SelfCheck{Runs: c.Runs, Differences: c.Differences}
-}

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"sluice.dev/sluice/gateway/seed"
-	"sluice.dev/sluice/serve/metrics"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -89,8 +88,8 @@ func (k *seedState) condition() status.ConditionView {
 	return v
 }
 
-// metric describes the seed for the metrics.
-func (k *seedState) metric() metrics.Seed {
+// metric implements metrics.Extras.Seed.
+func (k *seedState) metric() (origin, fingerprint string) {
 	s := k.current()
-	return metrics.Seed{Origin: string(s.Origin), Fingerprint: s.Fingerprint}
+	return string(s.Origin), s.Fingerprint
 }

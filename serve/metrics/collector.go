@@ -304,4 +304,11 @@ func (c *collector) state(e emitter, v *status.StatusView) {
 	for name, level := range worst {
 		e.gauge(c.d.condition, level, name)
 	}
+	if v.Group != nil {
+		e.group(&c.d, v.Group)
+	}
+	if v.FlowLog != nil {
+		e.count(c.d.flowLogLines, float64(v.FlowLog.Written), "written")
+		e.count(c.d.flowLogLines, float64(v.FlowLog.Lost), "lost")
+	}
 }

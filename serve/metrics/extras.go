@@ -1,12 +1,12 @@
 package metrics
 
 import (
-	"maps"
-	"net/netip"
-	"slices"
-
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sluice.dev/sluice/control/endpointhealth"
+	"sluice.dev/sluice/control/loop"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -17,72 +17,18 @@ type Extras struct {
 	Backends  func() bool
 	KubeProxy *KubeProxy
 	// Affinity counts the clients that are stored for sessionAffinity ClientIP.
-	Affinity func() Affinity
+	Affinity func() affinity.Counts
 	// Start counts the flows that the start found in the flow table.
-	Start func() Start
+	Start *flowtable.Recovery
 	// SelfCheck counts comparisons of the incremental table with a full rebuild.
-	SelfCheck func() SelfCheck
+	SelfCheck func() loop.SelfCheck
 	// Checks counts the checks of endpoints.
-	Checks func() Checks
+	Checks func() endpointhealth.Counts
 	// Seed names the seed of backend selection.
-	Seed func() Seed
-	// Group has the state of the group of gateways.
-	Group func() Group
+	Seed func() (origin, fingerprint string)
 	// LogDropped counts lines of the log that were not written.
 	LogDropped func() uint64
-	// FlowLog counts lines of the flow log.
-	FlowLog func() (written, lost uint64)
 }
-
-// Seed has the public properties of the seed of backend selection.
-type Seed struct{ Origin, Fingerprint string }
-
-// Group is the group of gateways that keep copies of each other's flows.
-type Group struct {
-	Members   []GroupMember
-	Sources   []GroupSource
-	HeldPorts int
-	Flows     map[string]uint64 // since the start, by outcome
-	// AnswerWait is how long answers to SYNs waited for copies of their flows.
-	AnswerWait status.HistogramView
-}
-
-// GroupMember is another gateway.
-type GroupMember struct {
-	Name                        string
-	HasOurFlows, WeHaveItsFlows bool
-	Copies, Lag                 int
-}
-
-// GroupSource is a source address of this gateway.
-type GroupSource struct {
-	Address netip.Addr
-	State   string
-}
-
-// Checks has the results of endpoint checks since the start, and the numbers of endpoints.
-type Checks struct {
-	Checks, Failures, NotMade, WentDown, CameUp, Suspected, Cleared uint64
-	Checked, Down, Unchecked, Waiting                               int
-}
-
-// Affinity has the state of the table of clients.
-type Affinity struct {
-	// Pins and Tentative are numbers of live pins, Capacity is the size of the table.
-	Pins, Tentative, Capacity int
-	// Evicted pins were removed early to make room; Lost pins were never stored.
-	Evicted, Lost uint64
-}
-
-// Start has the numbers of flows that an earlier process left, by result.
-type Start struct {
-	Recovered, Expired, Torn, Lost int
-	// Unread: there was a table whose flows could not be read or counted.
-	Unread bool
-}
-
-// SelfCheck has the number of self-checks since the start, and of the differences found.
-type SelfCheck struct{ Runs, Differences uint64 }
 
 func (d *descs) describeExtras() {
 	d.affinityPins = d.new("affinity_pins", "Clients remembered for sessionAffinity ClientIP.")
@@ -132,32 +78,28 @@ func (d *descs) describeExtras() {
 func (x *Extras) collect(e emitter, d *descs) {
 	if x.Affinity != nil {
 		a := x.Affinity()
-		e.gauge(d.affinityPins, float64(a.Pins))
+		e.gauge(d.affinityPins, float64(a.Live))
 		e.gauge(d.affinityTentative, float64(a.Tentative))
 		e.gauge(d.affinityCapacity, float64(a.Capacity))
 		e.count(d.affinityEvicted, float64(a.Evicted))
 		e.count(d.affinityLost, float64(a.Lost))
 	}
-	if x.Start != nil {
-		x.Start().collect(e, d)
+	if r := x.Start; r != nil {
+		e.gauge(d.startFlows, float64(r.Recovered), "recovered")
+		e.gauge(d.startFlows, float64(r.Expired), "expired")
+		e.gauge(d.startFlows, float64(r.Torn), "torn")
+		e.gauge(d.startFlows, float64(r.Lost), "lost")
+		e.flag(d.startUnread, r.Unread || r.Missing)
 	}
 	if x.Checks != nil {
-		x.Checks().collect(e, d)
+		e.checks(d, x.Checks())
 	}
 	if x.Seed != nil {
-		s := x.Seed()
-		e.gauge(d.seed, 1, s.Origin, s.Fingerprint)
-	}
-	if x.Group != nil {
-		x.Group().collect(e, d)
+		origin, fingerprint := x.Seed()
+		e.gauge(d.seed, 1, origin, fingerprint)
 	}
 	if x.LogDropped != nil {
 		e.count(d.logDropped, float64(x.LogDropped()))
-	}
-	if x.FlowLog != nil {
-		written, lost := x.FlowLog()
-		e.count(d.flowLogLines, float64(written), "written")
-		e.count(d.flowLogLines, float64(lost), "lost")
 	}
 	if x.SelfCheck != nil {
 		c := x.SelfCheck()
@@ -166,10 +108,10 @@ func (x *Extras) collect(e emitter, d *descs) {
 	}
 }
 
-func (g Group) collect(e emitter, d *descs) {
+func (e emitter) group(d *descs, g *status.GroupView) {
 	for _, m := range g.Members {
-		e.gauge(d.groupHasOurs, number(m.HasOurFlows), m.Name)
-		e.gauge(d.groupHasIts, number(m.WeHaveItsFlows), m.Name)
+		e.flag(d.groupHasOurs, m.HasOurFlows, m.Name)
+		e.flag(d.groupHasIts, m.WeHaveItsFlows, m.Name)
 		e.gauge(d.groupCopies, float64(m.Copies), m.Name)
 		e.gauge(d.groupLag, float64(m.Lag), m.Name)
 	}
@@ -180,8 +122,8 @@ func (g Group) collect(e emitter, d *descs) {
 		}
 		e.gauge(d.groupSource, 1, s.Address.String(), family, s.State)
 	}
-	for _, outcome := range slices.Sorted(maps.Keys(g.Flows)) {
-		e.count(d.groupFlows, float64(g.Flows[outcome]), outcome)
+	for outcome, n := range g.Flows {
+		e.count(d.groupFlows, float64(n), outcome)
 	}
 	e.gauge(d.groupHeld, float64(g.HeldPorts))
 	e.histogram(d.groupWait, &g.AnswerWait, waitBounds)
@@ -190,14 +132,7 @@ func (g Group) collect(e emitter, d *descs) {
 // waitBounds are the upper bounds of AnswerWait: an answer waits 2 ms at most.
 var waitBounds = []uint64{64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096}
 
-func number(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-func (c Checks) collect(e emitter, d *descs) {
+func (e emitter) checks(d *descs, c endpointhealth.Counts) {
 	e.count(d.endpointChecks, float64(c.Checks-c.Failures), "passed")
 	e.count(d.endpointChecks, float64(c.Failures), "failed")
 	e.count(d.endpointChecks, float64(c.NotMade), "not_made")
@@ -209,20 +144,6 @@ func (c Checks) collect(e emitter, d *descs) {
 	e.gauge(d.endpoints, float64(c.Down), "down")
 	e.gauge(d.endpoints, float64(c.Unchecked), "unchecked")
 	e.gauge(d.endpoints, float64(c.Waiting), "waiting")
-}
-
-func (s Start) collect(e emitter, d *descs) {
-	for _, r := range []struct {
-		result string
-		flows  int
-	}{{"recovered", s.Recovered}, {"expired", s.Expired}, {"torn", s.Torn}, {"lost", s.Lost}} {
-		e.gauge(d.startFlows, float64(r.flows), r.result)
-	}
-	unread := 0.0
-	if s.Unread {
-		unread = 1
-	}
-	e.gauge(d.startUnread, unread)
 }
 
 // register adds the extras that are collectors themselves.

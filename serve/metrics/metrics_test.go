@@ -20,6 +20,8 @@ import (
 
 	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/serve/status/statustest"
@@ -50,14 +52,15 @@ func extras() Extras {
 		k.Answered(a.path, a.code)
 	}
 	return Extras{
-		Backends:   func() bool { return true },
-		KubeProxy:  k,
-		Affinity:   func() Affinity { return Affinity{Pins: 5, Tentative: 3, Capacity: 262144, Evicted: 1, Lost: 2} },
-		Start:      func() Start { return Start{Recovered: 4, Expired: 3, Torn: 2, Lost: 1, Unread: true} },
-		SelfCheck:  func() SelfCheck { return SelfCheck{Runs: 9, Differences: 0} },
+		Backends:  func() bool { return true },
+		KubeProxy: k,
+		Affinity: func() affinity.Counts {
+			return affinity.Counts{Live: 5, Tentative: 3, Capacity: 262144, Evicted: 1, Lost: 2}
+		},
+		Start:      &flowtable.Recovery{Recovered: 4, Expired: 3, Torn: 2, Lost: 1, Missing: true},
+		SelfCheck:  func() loop.SelfCheck { return loop.SelfCheck{Runs: 9, Differences: 0} },
 		LogDropped: func() uint64 { return 3 },
-		FlowLog:    func() (written, lost uint64) { return 1000, 7 },
-		Seed:       func() Seed { return Seed{Origin: "file", Fingerprint: "0badf00d"} },
+		Seed:       func() (origin, fingerprint string) { return "file", "0badf00d" },
 	}
 }
 
@@ -127,7 +130,9 @@ func getWith(t *testing.T, s *Server, path, token string) (int, string) {
 // out are the process's own metrics, buckets (TestBuckets) and drop reasons that did
 // not occur (TestEveryDropReason).
 func TestGolden(t *testing.T) {
-	s := server(t, "127.0.0.1:0", statustest.New())
+	g := statustest.New()
+	g.StatusView.FlowLog = &status.FlowLogView{Written: 1000, Lost: 7}
+	s := server(t, "127.0.0.1:0", g)
 	start(t, s)
 	code, body := get(t, s, "/metrics")
 	if code != http.StatusOK {

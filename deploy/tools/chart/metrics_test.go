@@ -32,7 +32,6 @@ func exported(t *testing.T) map[string][]string {
 			Waiting: func() tracker.Waiting { return tracker.Waiting{} },
 			Queued:  func() time.Time { return time.Time{} },
 		}),
-		Group: func() metrics.Group { return metrics.Group{} },
 	})
 	families, err := gateway.Gather()
 	if err != nil {
