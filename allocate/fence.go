@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"sluice.dev/sluice/allocate/pools"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // fence writes every Service of this controller, so that no write of a previous leader can succeed,
@@ -89,7 +90,7 @@ func (c *controller) fenceOne(ctx context.Context, s *corev1.Service, patience t
 		case !apierrors.IsConflict(err):
 			c.log.Warn("a Service cannot be written yet, and no address is given until then", "service", pools.KeyOf(s),
 				"error", err)
-			pause(ctx, fencePause)
+			wake.After(ctx, fencePause)
 		}
 		// Another client wrote the Service, perhaps the previous leader: read it again.
 		current, err := c.client.CoreV1().Services(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
@@ -99,7 +100,7 @@ func (c *controller) fenceOne(ctx context.Context, s *corev1.Service, patience t
 		case err != nil:
 			c.log.Warn("a Service cannot be read yet, and no address is given until then", "service", pools.KeyOf(s),
 				"error", err)
-			pause(ctx, fencePause)
+			wake.After(ctx, fencePause)
 			continue
 		}
 		if s = current; !c.ours(s) {
@@ -107,11 +108,4 @@ func (c *controller) fenceOne(ctx context.Context, s *corev1.Service, patience t
 		}
 	}
 	return nil, fmt.Errorf("take over Service %s: %w", pools.KeyOf(s), ctx.Err())
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

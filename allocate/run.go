@@ -217,7 +217,7 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 			return ctx.Err()
 		case <-p.changed:
 			term.Beat()
-			pause(ctx, gather)
+			wake.After(ctx, gather)
 			list, unreadable = p.read()
 			k.setPools(list, unreadable, k.all())
 			k.enqueue()
@@ -325,7 +325,7 @@ func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 			p.config.Log.Warn("the API server has no AddressPools; no address is given until it does: install the "+
 				"CustomResourceDefinition of the chart", "kind", addressPools.GroupResource(), "error", err)
 		}
-		if pause(ctx, askEvery); ctx.Err() != nil {
+		if !wake.After(ctx, askEvery) {
 			return ctx.Err()
 		}
 	}
@@ -337,7 +337,7 @@ func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 		p.waits(ipAddressPools, "", err)
 		p.config.Log.Warn("cannot find out whether pools of MetalLB exist; no address is given until that succeeds",
 			"error", err)
-		if pause(ctx, askEvery); ctx.Err() != nil {
+		if !wake.After(ctx, askEvery) {
 			return ctx.Err()
 		}
 	}
@@ -359,7 +359,7 @@ func (p *poolSource) waits(kind schema.GroupVersionResource, why string, err err
 // expect waits until the API server has MetalLB's pools, and follows them.
 func (p *poolSource) expect(ctx context.Context, running *sync.WaitGroup) {
 	for ctx.Err() == nil {
-		pause(ctx, askEvery)
+		wake.After(ctx, askEvery)
 		if there, err := kubewatch.Served(ctx, p.client.Discovery(), ipAddressPools); !there || err != nil {
 			continue
 		}

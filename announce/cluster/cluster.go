@@ -33,6 +33,7 @@ import (
 	"sluice.dev/sluice/announce/kinds"
 	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/kubewatch"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // Config configures a Source.
@@ -192,10 +193,8 @@ func (s *Source) follow(ctx context.Context, r *resource, changed func()) {
 			s.config.Log.Info("the API server does not have a kind", "kind", r.GroupResource())
 			changed()
 		}
-		select {
-		case <-ctx.Done():
+		if !wake.After(ctx, askEvery) {
 			return
-		case <-time.After(askEvery):
 		}
 	}
 	informer, err := s.informer(r)

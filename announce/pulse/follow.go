@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/internal/heartbeat"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // Sight is a reader's view of a gateway at a time.
@@ -62,10 +63,8 @@ func Follow(ctx context.Context, path string, see func(Sight), beat *heartbeat.B
 			err, end = end, nil
 		}
 		f.lost(why(err, path))
-		select {
-		case <-ctx.Done():
+		if !wake.After(ctx, redial) {
 			return
-		case <-time.After(redial):
 		}
 	}
 }

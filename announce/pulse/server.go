@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"sluice.dev/sluice/internal/wake"
 )
 
 const (
@@ -45,11 +47,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) {
 		}
 		if err != nil {
 			s.log.Warn("pulse socket", "error", err)
-			select {
-			case <-ctx.Done():
+			if !wake.After(ctx, Every) { // out of file descriptors, for instance
 				l.Close()
 				return
-			case <-time.After(Every): // out of file descriptors, for instance
 			}
 			continue
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/internal/unixsocket"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // timeout bounds both ends of a request. It is below the 5 s of the kubelet's probe in the chart,
@@ -47,10 +48,7 @@ func Serve(ctx context.Context, l net.Listener, current func() *View, log *slog.
 		}
 		if err != nil {
 			log.Warn("status socket", "error", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-			}
+			wake.After(ctx, time.Second)
 			continue
 		}
 		go func() {

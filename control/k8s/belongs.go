@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"sluice.dev/sluice/internal/wake"
 )
 
 // Belongs names the objects that make this process's node a gateway. If they are gone, no process
@@ -96,10 +97,7 @@ func (p *presence) Replace(list []any, version string) error {
 func (p *presence) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = p.reflect(ctx) // the log has it
-		select {
-		case <-time.After(restartAfter):
-		case <-ctx.Done():
-		}
+		wake.After(ctx, restartAfter)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/internal/eventlimit"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // Bounds of the load that Events put on the API server, beside eventlimit's.
@@ -90,15 +91,8 @@ func (e *Events) rest(ctx context.Context, changed <-chan struct{}, at time.Time
 	}
 	select {
 	case <-changed:
-		sleep(ctx, eventGather)
+		wake.After(ctx, eventGather)
 	case <-due:
-	case <-ctx.Done():
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }
@@ -123,7 +117,7 @@ func (e *Events) one(ctx context.Context) {
 		s.refused(time.Now())
 		e.failed(err)
 		if unreachable(err) {
-			sleep(ctx, eventBackoff)
+			wake.After(ctx, eventBackoff)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -139,10 +138,7 @@ func (g *Gateways) run(ctx context.Context) {
 		if err := g.reflect(ctx); err != nil {
 			g.update(func() { g.state.Err = err.Error() })
 		}
-		select {
-		case <-time.After(restartAfter):
-		case <-ctx.Done():
-		}
+		wake.After(ctx, restartAfter)
 	}
 }
 

@@ -108,10 +108,7 @@ func (r *resource) run(ctx context.Context) {
 		cancel()
 		if err != nil {
 			r.failed(err)
-			select {
-			case <-time.After(restartAfter):
-			case <-ctx.Done():
-			}
+			wake.After(ctx, restartAfter)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/internal/heartbeat"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // Config configures a Loop.
@@ -175,8 +176,8 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-l.Tracker.Wake():
-			if err := pause(ctx, time.Until(l.passed.Add(l.Window))); err != nil {
-				return err
+			if !wake.After(ctx, time.Until(l.passed.Add(l.Window))) {
+				return ctx.Err()
 			}
 			l.update(false)
 			l.passed = time.Now()
@@ -233,8 +234,8 @@ func (l *Loop) await(ctx context.Context) error {
 			if err == nil {
 				break
 			}
-			if err := pause(ctx, l.Retry); err != nil {
-				return err
+			if !wake.After(ctx, l.Retry) {
+				return ctx.Err()
 			}
 		}
 	}
@@ -511,19 +512,4 @@ func (l *Loop) SetHealth(ctx context.Context, list []compiler.EndpointHealth) er
 		l.Compiler.SetHealth(list)
 		l.apply(l.Compiler.Compile(&objects.Changes{}))
 	})
-}
-
-// pause waits for a time.
-func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -1,6 +1,10 @@
 package loop
 
-import "context"
+import (
+	"context"
+
+	"sluice.dev/sluice/internal/wake"
+)
 
 // Standby compiles the objects of the feeds until ctx is done, for a process that waits for another
 // one to end. It publishes and steers nothing, so Steering may be nil. A Loop with the same Tracker
@@ -23,7 +27,7 @@ func (l *Loop) Standby(ctx context.Context, compiled func()) {
 		case <-ctx.Done():
 			return
 		case <-l.Tracker.Wake():
-			if pause(ctx, l.Window) != nil {
+			if !wake.After(ctx, l.Window) {
 				return
 			}
 		}

@@ -9,6 +9,7 @@ import (
 
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // progress is the state of the loop that other goroutines may read.
@@ -125,8 +126,9 @@ const seenPoll = time.Millisecond
 // seen returns when no worker uses a snapshot older than a generation.
 func (l *Loop) seen(ctx context.Context, generation uint64) error {
 	for l.Publisher.Oldest() < generation {
-		if err := pause(ctx, seenPoll); err != nil {
-			return fmt.Errorf("%w: a worker still uses snapshot %d, not %d", err, l.Publisher.Oldest(), generation)
+		if !wake.After(ctx, seenPoll) {
+			return fmt.Errorf("%w: a worker still uses snapshot %d, not %d", ctx.Err(), l.Publisher.Oldest(),
+				generation)
 		}
 	}
 	return nil

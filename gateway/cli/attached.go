@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/internal/wake"
 )
 
 // attachedEvery is the interval at which attached looks.
@@ -26,7 +28,7 @@ func (s *session) attached(ctx context.Context, in *os.File) (context.Context, c
 	}
 	go func() {
 		for first := true; ; first = false {
-			if wait(ctx, attachedEvery) != nil {
+			if !wake.After(ctx, attachedEvery) {
 				return
 			}
 			if first && in != nil && hungUp(in) {

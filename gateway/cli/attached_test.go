@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/internal/wake"
 	"sluice.dev/sluice/serve/status/statustest"
 )
 
@@ -79,12 +80,12 @@ func TestInputIsClosed(t *testing.T) {
 			s := &session{app: &App{Out: new(bytes.Buffer)}}
 			ctx, stop := s.attached(t.Context(), c.in)
 			defer stop()
-			if wait(ctx, attachedEvery*5/2) != nil {
+			if !wake.After(ctx, attachedEvery*5/2) {
 				t.Fatal("it has ended")
 			}
 			if c.end != nil {
 				c.end()
-				if wait(ctx, 30*time.Second) == nil {
+				if wake.After(ctx, 30*time.Second) {
 					t.Error("it goes on")
 				}
 			}

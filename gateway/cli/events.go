@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/internal/wake"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -142,10 +143,8 @@ func (s *session) followEvents(ctx context.Context, since sinceFlag) error {
 			}
 			since = sinceFlag{t: list[i].Time}
 		}
-		select {
-		case <-ctx.Done():
+		if !wake.After(ctx, followEvery) {
 			return nil
-		case <-time.After(followEvery):
 		}
 	}
 }

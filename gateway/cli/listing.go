@@ -12,6 +12,7 @@ import (
 
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/internal/table"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // listing is a command that prints a table, with the flags that all lists have.
@@ -66,8 +67,8 @@ func (l *listing[T]) show(ctx context.Context, ask func() ([]T, error)) error {
 	}
 	if l.rates && l.at.IsZero() {
 		l.before, l.at = list, time.Now()
-		if err := wait(ctx, rateEvery); err != nil {
-			return err
+		if !wake.After(ctx, rateEvery) {
+			return context.Cause(ctx)
 		}
 		if list, err = ask(); err != nil {
 			return err
@@ -117,16 +118,6 @@ func printPainted[T any](
 		case i > 0 || !f.Headless:
 			r.line(objects.Printable(line))
 		}
-	}
-}
-
-// wait returns after d, or with the error of ctx.
-func wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
 	}
 }
 

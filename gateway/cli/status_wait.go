@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/control/files"
+	"sluice.dev/sluice/internal/wake"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -50,10 +51,8 @@ func waitInForce(outer context.Context, client *status.Client, timeout time.Dura
 		if len(parts) == 0 {
 			return v, nil
 		}
-		select {
-		case <-ctx.Done():
+		if !wake.After(ctx, inForceInterval) {
 			return last, &notInForceError{timeout, parts}
-		case <-time.After(inForceInterval):
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice.dev/sluice/internal/table"
+	"sluice.dev/sluice/internal/wake"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -51,8 +52,8 @@ func (f *timesFlags) ask(ctx context.Context, client *status.Client) (v status.A
 		if before, err = client.Times(ctx); err != nil {
 			return v, err
 		}
-		if err := wait(ctx, f.over); err != nil {
-			return v, err
+		if !wake.After(ctx, f.over) {
+			return v, context.Cause(ctx)
 		}
 	}
 	if v, err = client.Times(ctx); err != nil || f.over == 0 {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/internal/table"
+	"sluice.dev/sluice/internal/wake"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -97,7 +98,7 @@ func (s *session) repeat(c *cobra.Command, every time.Duration, run func() error
 		if err := s.showPage(c, every, page.String()); err != nil {
 			return err
 		}
-		if wait(ctx, every) != nil {
+		if !wake.After(ctx, every) {
 			return nil
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"sluice.dev/sluice/control/endpointhealth"
 	"sluice.dev/sluice/gateway/handover"
 	"sluice.dev/sluice/gateway/owners"
+	"sluice.dev/sluice/internal/wake"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -261,7 +262,7 @@ func (h *handOver) serve(ctx context.Context, path string, answer func(*net.Unix
 				logged = why
 				h.log.Warn("a next process that asks for a hand-over has to wait", "error", err)
 			}
-			pause(ctx, retryEvery)
+			wake.After(ctx, retryEvery)
 		}
 	}
 	l.Close() // AfterFunc may not have run yet, and the socket must be removed

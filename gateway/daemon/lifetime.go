@@ -53,11 +53,3 @@ const lockEvery = 10 * time.Millisecond
 // releaseTime bounds the wait for the kernel to close the files of a process that was killed: the
 // lock on the flow table may be free before the others.
 const releaseTime = 5 * time.Second
-
-// pause waits for a time, or until ctx is done.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}

@@ -18,6 +18,7 @@ import (
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/gateway/nodeconfig"
 	"sluice.dev/sluice/host/neigh"
+	"sluice.dev/sluice/internal/wake"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -159,7 +160,7 @@ func (s *standby) serve(ctx context.Context) {
 				logged = why
 				s.d.log.Warn("no status while this process waits: trying again", "error", err)
 			}
-			if pause(ctx, retryEvery); ctx.Err() != nil {
+			if !wake.After(ctx, retryEvery) {
 				return
 			}
 		}

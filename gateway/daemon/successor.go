@@ -16,6 +16,7 @@ import (
 	"sluice.dev/sluice/gateway/steering"
 	"sluice.dev/sluice/host/nic/devices"
 	"sluice.dev/sluice/internal/boottime"
+	"sluice.dev/sluice/internal/wake"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/xdpprog"
@@ -366,7 +367,7 @@ func (d *Daemon) persist(ctx context.Context, name string, step func() error) bo
 			return true
 		}
 		d.log.Error(name+": trying again", "error", err)
-		if pause(ctx, retryEvery); ctx.Err() != nil {
+		if !wake.After(ctx, retryEvery) {
 			return false
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/gateway/peers"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // listenEvery is the pause between two attempts to open the listener.
@@ -22,10 +23,7 @@ func (m *Members) serve(ctx context.Context) {
 			return
 		}
 		m.noteListener(err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(listenEvery):
-		}
+		wake.After(ctx, listenEvery)
 	}
 }
 
@@ -67,10 +65,8 @@ func (m *Members) openAddresses(ctx context.Context) {
 	const often, rarely = 100 * time.Millisecond, 10 * time.Second
 	failed := ""
 	for next := often; ; {
-		select {
-		case <-ctx.Done():
+		if !wake.After(ctx, next) {
 			return
-		case <-time.After(next):
 		}
 		v := m.view.Load()
 		if next = often; !v.Complete || !v.closed() {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/host/nic/devices"
+	"sluice.dev/sluice/internal/wake"
 	"sluice.dev/sluice/xdpprog"
 )
 
@@ -112,7 +113,7 @@ func (s *Set) look(ctx context.Context, all bool, first []func(context.Context))
 	if all {
 		for _, f := range first {
 			f(ctx)
-			breathe(ctx)
+			wake.After(ctx, breath)
 		}
 		s.followAll(time.Now())
 		s.linkNews.Add(1)
@@ -121,7 +122,7 @@ func (s *Set) look(ctx context.Context, all bool, first []func(context.Context))
 	for _, p := range s.ports {
 		s.beat.Beat() // opening a port may take seconds: its NIC is reset
 		if sockets += len(p.slots); all || sockets > socketsAtOnce {
-			breathe(ctx)
+			wake.After(ctx, breath)
 			sockets = len(p.slots)
 		}
 		if ctx.Err() != nil || !all && s.receives(p) || !s.check(ctx, p) {
@@ -143,14 +144,6 @@ func (s *Set) receives(p *port) bool {
 		s.keepSockets(p)
 	}
 	return works
-}
-
-// breathe sleeps for breath.
-func breathe(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(breath):
-	}
 }
 
 // check opens the port again if necessary, and reports whether it did.

@@ -190,10 +190,8 @@ func (m *Mirror) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		m.beat.Beat()
 		if !overrun {
-			select {
-			case <-ctx.Done():
+			if !wake.After(ctx, retryInterval) {
 				return nil
-			case <-time.After(retryInterval):
 			}
 		}
 		if overrun, err = m.session(ctx, tick.C); err != nil {

@@ -1,5 +1,10 @@
-// Package wake wakes a goroutine when something has changed.
+// Package wake wakes a goroutine when something has changed, or after a time.
 package wake
+
+import (
+	"context"
+	"time"
+)
 
 // Flag can be raised by any goroutine; one goroutine receives from it and then reads the present
 // state. So Raise never blocks, and any number of changes before a receive count as one. Use
@@ -15,4 +20,15 @@ func (f Flag) Raise() {
 	case f <- struct{}{}:
 	default: // already raised
 	}
+}
+
+// After waits for a time, and reports whether it has passed: false means that ctx has ended.
+func After(ctx context.Context, d time.Duration) bool {
+	if d > 0 {
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err() == nil
 }

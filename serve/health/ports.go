@@ -129,10 +129,8 @@ func (p *Ports) Run(ctx context.Context) {
 		p.reconcile(ctx)
 		beat.Rest()
 		// Thousands of Services that change all the time must not take a core.
-		select {
-		case <-ctx.Done():
+		if !wake.After(ctx, restFactor*time.Since(began)) {
 			return
-		case <-time.After(restFactor * time.Since(began)):
 		}
 	}
 }

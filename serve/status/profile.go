@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"runtime/pprof"
 	"time"
+
+	"sluice.dev/sluice/internal/wake"
 )
 
 // The kinds of a profile: the two others than ProfileGoroutines in the form of pprof.
@@ -57,12 +59,10 @@ func cpuProfile(ctx context.Context, text string, w io.Writer) error {
 		return fmt.Errorf("another CPU profile is being taken: %w", err)
 	}
 	defer pprof.StopCPUProfile()
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
+	if !wake.After(ctx, d) {
 		return errors.New("the client ended the profile")
 	}
+	return nil
 }
 
 // Profile writes a profile of the daemon's process to w. d is the time of a CPU profile.

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"sluice.dev/sluice/internal/wake"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -80,10 +81,7 @@ func (s *Server) Run(ctx context.Context) {
 				"field", c.Field, "address", c.Address, "error", err)
 			warned = true
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(c.Retry):
-		}
+		wake.After(ctx, c.Retry)
 	}
 	s.set("warn", "stopped", nil)
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/gdamore/tcell/v2"
+
+	"sluice.dev/sluice/internal/wake"
 )
 
 // headEvery is the interval of the first line.
@@ -117,9 +119,7 @@ func readHeads(ctx context.Context, head func(context.Context) (Head, error), he
 		case <-ctx.Done():
 			return
 		}
-		select {
-		case <-time.After(headEvery):
-		case <-ctx.Done():
+		if !wake.After(ctx, headEvery) {
 			return
 		}
 	}
