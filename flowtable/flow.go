@@ -113,14 +113,8 @@ func (f *Flow) BoundTo(from Side) (binding uint32, hop uint16) {
 	return uint32(b >> 32), uint16(b >> (16 * (from & 1)))
 }
 
-// Binding and NextHops return parts of the result of Bound. Another worker may Bind between the two
-// calls: call Bound for both parts.
+// Binding returns a part of the result of Bound.
 func (f *Flow) Binding() uint32 { return uint32(f.bound.Load() >> 32) }
-
-func (f *Flow) NextHops() (backend, client uint16) {
-	_, backend, client = f.Bound()
-	return backend, client
-}
 
 // BindHops stores the hops of a flow and keeps its owner. If workers have different snapshots, the
 // last store wins, as in Handle.Bind.

@@ -188,7 +188,8 @@ func TestCreateLookupDelete(t *testing.T) {
 					f.BackendRef(), f.Proto(), f.Binding())
 			}
 			h.Bind(r, 9, 8, 6, 5, 4)
-			if b, cl := f.NextHops(); f.Binding() != 9 || f.Service() != 8 || f.BackendRef() != 6 || b != 5 || cl != 4 {
+			binding, b, cl := f.Bound()
+			if binding != 9 || f.Binding() != 9 || f.Service() != 8 || f.BackendRef() != 6 || b != 5 || cl != 4 {
 				t.Error("Bind did not keep what it was given")
 			}
 			if again, s := h.Create(bootTime, &n); again != r || s != Exists {

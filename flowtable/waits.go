@@ -18,7 +18,6 @@ const (
 	// payload to the backend's first; the wait begins with the end of the handshake if the backend
 	// sends first.
 	Answer
-	NumWaits = iota
 )
 
 // Observed is the result of an Observe, apart from the flow's new state.

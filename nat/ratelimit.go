@@ -1,12 +1,5 @@
 package nat
 
-// Default rate and burst of the gateway's own ICMP errors: Linux's defaults
-// (net.ipv4.icmp_msgs_per_sec, net.ipv4.icmp_msgs_burst).
-const (
-	DefaultICMPRate  = 1000
-	DefaultICMPBurst = 50
-)
-
 // RateLimit is a token bucket, stored as the time at which it will be full again (generic cell rate
 // algorithm, ITU-T I.371). The zero value allows nothing. Only one worker may use it.
 type RateLimit struct {

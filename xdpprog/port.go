@@ -269,14 +269,6 @@ func (p *Port) KeepSocket(queue int, fd int) (lost bool, err error) {
 	return true, p.SetSocket(queue, fd)
 }
 
-// ClearSocket removes a queue's socket from the map.
-func (p *Port) ClearSocket(queue int) error {
-	if err := p.xsks.Delete(uint32(queue)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("socket of %s queue %d: %w", p.name, queue, err)
-	}
-	return nil
-}
-
 // Check returns nil if the interface still runs this gateway's programs, an error for which Lost
 // returns true if it does not, and any other error if the state could not be read.
 func (p *Port) Check() error {

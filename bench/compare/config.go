@@ -40,7 +40,7 @@ type Config struct {
 	// Together is how long a generator's thread collects packets to send them at once, in trials
 	// with a given rate; 0 is stateless.Tx's default.
 	Together time.Duration
-	// First gives this session priority over all others of the machine (autogroup.GoFirst).
+	// First gives this session priority over all others of the machine.
 	First bool
 	// Options are extra configuration in YAML for system sluice-options only.
 	Options string

@@ -83,11 +83,26 @@ func Run(ctx context.Context, c Config) (run *results.Run, err error) {
 	return run, errors.Join(run.Finish(c.JSON), errors.Join(failed...))
 }
 
+// goFirst puts the threads of this session ahead of all others until the caller calls undo. If the
+// process is killed, the session keeps the value.
+func goFirst() (undo func() error, err error) {
+	s, err := autogroup.Open()
+	if err == nil {
+		if err = s.SetNice(-20); err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("put this session before others: %w", err)
+	}
+	return func() error { return errors.Join(s.SetNice(s.Usual()), s.Close()) }, nil
+}
+
 // open makes the parts that all numbers of Services share. A missing prerequisite breaks only the
 // system that needs it.
 func (s *stage) open(ctx context.Context) (err error) {
 	if s.First {
-		if s.undoFirst, err = autogroup.GoFirst(); err != nil {
+		if s.undoFirst, err = goFirst(); err != nil {
 			return err
 		}
 	}

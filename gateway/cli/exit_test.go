@@ -14,6 +14,14 @@ import (
 	"sluice.dev/sluice/serve/status/statustest"
 )
 
+// The exit codes (usage.ExitCodes).
+const (
+	exitOK       = usage.OK
+	exitFailure  = usage.Failure
+	exitUsage    = usage.Wrong
+	exitFindings = usage.Findings
+)
+
 // TestExitCodesOfCommands runs the commands of sluice for which an exit code has a meaning of its
 // own.
 func TestExitCodesOfCommands(t *testing.T) {

@@ -19,14 +19,6 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// The exit codes (usage.ExitCodes).
-const (
-	exitOK       = usage.OK
-	exitFailure  = usage.Failure
-	exitUsage    = usage.Wrong
-	exitFindings = usage.Findings
-)
-
 // App has the functions and outputs that the commands use.
 type App struct {
 	// Run is the daemon. It forwards packets by a configuration file until ctx ends, then drains
@@ -69,13 +61,13 @@ func (a *App) Main(ctx context.Context, args []string) int {
 	}
 	fmt.Fprintln(a.Err, "sluice:", objects.Printable(err.Error(), '\n'))
 	var wrong usageError
-	if code == exitUsage || errors.As(err, &wrong) {
+	if code == usage.Wrong || errors.As(err, &wrong) {
 		fmt.Fprintln(a.Err, "Run `sluice help` for a list of commands, or `sluice COMMAND --help` for one command.")
-		return exitUsage
+		return usage.Wrong
 	}
 	var gate gateError
 	if errors.As(err, &gate) {
-		return exitFindings
+		return usage.Findings
 	}
 	return code
 }

@@ -16,9 +16,6 @@ const (
 // disk before a flow is made by them.
 type Addresses [2]AddressState
 
-// FirstAddresses are the states in a new group.
-func FirstAddresses() Addresses { return Addresses{Open, Spare} }
-
 // MemoryLost closes the open address, and opens the spare one, if there is one.
 func (a *Addresses) MemoryLost() {
 	opened := false

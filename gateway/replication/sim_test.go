@@ -53,7 +53,7 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 	s := &simulation{Rand: rand.New(rand.NewPCG(seed, 0)), lab: newLab(t, simGateways, time.Hour)}
 	s.ports = 3
 	for i := range s.gateways {
-		s.addresses[i], s.incarnation[i], s.reached[i] = group.FirstAddresses(), 1, true
+		s.addresses[i], s.incarnation[i], s.reached[i] = group.Addresses{group.Open, group.Spare}, 1, true
 		s.lab.open(s.gateways[i], 0)
 	}
 	return s

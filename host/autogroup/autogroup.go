@@ -31,9 +31,6 @@ const (
 	cgroups = "/sys/fs/cgroup"
 )
 
-// firstNice is the nice value of a session that runs ahead of all others.
-const firstNice = -20
-
 // Session is the session of this process. Its methods may be called by one goroutine at a time.
 type Session struct {
 	file  *os.File
@@ -98,21 +95,6 @@ func (s *Session) SetNice(nice int) error {
 
 // Close leaves the session's nice value unchanged.
 func (s *Session) Close() error { return s.file.Close() }
-
-// GoFirst puts the threads of this session ahead of all others until the caller calls undo. If the
-// process is killed, the session keeps the value.
-func GoFirst() (undo func() error, err error) {
-	s, err := Open()
-	if err == nil {
-		if err = s.SetNice(firstNice); err != nil {
-			err = errors.Join(err, s.Close())
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("put this session before others: %w", err)
-	}
-	return func() error { return errors.Join(s.SetNice(s.usual), s.Close()) }, nil
-}
 
 // topCgroup is the highest part of a process's path in the cgroup hierarchy of version 2, below its
 // root; empty for the root, and where there is no such hierarchy.

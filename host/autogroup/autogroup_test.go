@@ -8,23 +8,24 @@ import (
 	"testing"
 )
 
-// TestGoFirst: the session has the first nice value until undo, and then its former one.
-func TestGoFirst(t *testing.T) {
-	if _, err := Open(); err != nil {
-		t.Skip("this kernel lacks what GoFirst needs:", err)
+// TestSetNice: the session has the first nice value, and then its former one again.
+func TestSetNice(t *testing.T) {
+	s, err := Open()
+	if err != nil {
+		t.Skip("this kernel lacks sessions of the scheduler:", err)
 	}
+	defer s.Close()
 	before, err := os.ReadFile(own)
 	if err != nil {
 		t.Fatal(err)
 	}
-	undo, err := GoFirst()
-	if err != nil {
+	if err := s.SetNice(-20); err != nil {
 		t.Fatal(err)
 	}
 	if now, err := os.ReadFile(own); err != nil || !strings.HasSuffix(string(now), " nice -20\n") {
 		t.Errorf("the session meanwhile: %q, %v", now, err)
 	}
-	if err := undo(); err != nil {
+	if err := s.SetNice(s.Usual()); err != nil {
 		t.Fatal(err)
 	}
 	if now, err := os.ReadFile(own); err != nil || string(now) != string(before) {

@@ -114,9 +114,6 @@ func New(mem []atomic.Uint64, secret [2]uint64) (*Table, error) {
 	return &Table{mem: mem, mask: uint64(buckets - 1), secret: secret}, nil
 }
 
-// Contexts returns the maximum number of datagrams in the table.
-func (t *Table) Contexts() int { return len(t.mem) / bucketWords * entriesPer }
-
 // Datagram returns a fragment's Datagram. The frame must contain all of the packet's IP headers.
 func (t *Table) Datagram(frame []byte, p *header.Packet) Datagram {
 	const unit = 8

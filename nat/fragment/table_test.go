@@ -26,8 +26,8 @@ func TestNewRefusesOtherSizes(t *testing.T) {
 		}
 	}
 	for _, contexts := range []int{0, 1, 80, 81, 10_000} {
-		if table := newTable(t, contexts); table.Contexts() < contexts {
-			t.Errorf("%d contexts, want %d", table.Contexts(), contexts)
+		if n := len(newTable(t, contexts).mem) / bucketWords * entriesPer; n < contexts {
+			t.Errorf("%d contexts, want %d", n, contexts)
 		}
 	}
 }

@@ -156,7 +156,7 @@ type portState struct {
 // initial returns the state with all members in step, without flows, and the first address open.
 func (m *portModel) initial() (s portState) {
 	s.owner.alive, s.owner.complete = true, true
-	s.owner.addresses = group.FirstAddresses()
+	s.owner.addresses = group.Addresses{group.Open, group.Spare}
 	for i := range m.members {
 		s.members[i] = member{
 			alive: true, leased: true, resets: true, stream: true, view: inStep, said: true, reached: true,

@@ -48,9 +48,6 @@ type refused struct {
 // NewReceiver returns the member's end of a new stream. It changes nothing until a Hello arrives.
 func NewReceiver(c Member) *Receiver { return &Receiver{c: c} }
 
-// Refusals returns how many records were refused on this stream, by reason.
-func (r *Receiver) Refusals() [group.MaxRefusal + 1]uint64 { return r.refusal }
-
 // InStep reports whether the member has all that the owner sent, as of less than a lease ago.
 func (r *Receiver) InStep(now int64) bool { return r.c.Copies.InStep() && r.lease.Holds(now) }
 

@@ -66,9 +66,6 @@ const (
 // NewSender returns the owner's end of a new stream.
 func NewSender(c Owner) *Sender { return &Sender{c: c} }
 
-// Refusals returns how many records the member has refused on this stream, by reason.
-func (s *Sender) Refusals() [group.MaxRefusal + 1]uint64 { return s.refusal }
-
 // Running reports whether the member was told records on this stream: it has taken itself for out
 // of step before.
 func (s *Sender) Running() bool { return s.phase == running }

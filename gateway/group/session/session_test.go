@@ -169,7 +169,7 @@ func TestForeignAddress(t *testing.T) {
 	p.flows[1] = foreign
 	p.ledger.Changed(1)
 	p.exchange()
-	sent, received := p.Sender.Refusals(), p.Receiver.Refusals()
+	sent, received := p.Sender.refusal, p.Receiver.refusal
 	if len(p.Records) != 0 || sent[group.ForeignAddress] != 1 || received != sent {
 		t.Errorf("copies %v, refusals %v and %v", p.Records, received, sent)
 	}
@@ -320,7 +320,7 @@ func TestRefusedTogether(t *testing.T) {
 		}
 	}
 	p.exchange()
-	if n := p.Sender.Refusals()[group.ForeignAddress]; n != 4000 || !p.ledger.Settled() {
+	if n := p.Sender.refusal[group.ForeignAddress]; n != 4000 || !p.ledger.Settled() {
 		t.Errorf("%d refusals, settled %t, want 4000", n, p.ledger.Settled())
 	}
 }

@@ -108,7 +108,7 @@ func recordOf(client, port uint16) group.Record {
 
 func newSimulation(seed uint64) *simulation {
 	s := &simulation{Rand: rand.New(rand.NewPCG(seed, 0)), complete: true, incarnation: 1}
-	s.addresses = group.FirstAddresses()
+	s.addresses = group.Addresses{group.Open, group.Spare}
 	for i := range s.members {
 		s.members[i] = &simMember{alive: true}
 		s.members[i].forget()
