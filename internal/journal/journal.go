@@ -308,16 +308,14 @@ func (j *Journal) append(text []byte) error {
 // rotate empties the first file, and gives the second one the lines of both that thin leaves. It
 // reads the files, because another process may have written to them.
 func (j *Journal) rotate() error {
+	lines, err := readFiles(j.dir)
+	if err != nil {
+		return err
+	}
 	var list []line
-	for _, name := range []string{OldName, Name} {
-		text, err := trusted.ReadState(filepath.Join(j.dir, name))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		for l := range bytes.Lines(text) {
-			if l, ok := parse(l); ok {
-				list = append(list, l)
-			}
+	for _, text := range lines {
+		if l, ok := parse(text); ok {
+			list = append(list, l)
 		}
 	}
 	list, size := thin(list, fileLimit)
