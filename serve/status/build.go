@@ -86,7 +86,6 @@ func proxyProtocolName(on bool) string {
 	return ""
 }
 
-// limitsView returns a service port's limits; nil if it has none.
 // forwardingName returns direct, or nothing for the usual translation.
 func forwardingName(direct bool) string {
 	if direct {
@@ -95,6 +94,7 @@ func forwardingName(direct bool) string {
 	return ""
 }
 
+// limitsView returns a service port's limits; nil if it has none.
 func limitsView(p *services.Service, open func(services.ServiceID) uint32) *LimitsView {
 	if !p.Limits.Any() {
 		return nil
