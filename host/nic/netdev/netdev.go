@@ -3,9 +3,7 @@ package netdev
 
 import (
 	"encoding/binary"
-	"errors"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -28,19 +26,6 @@ const (
 	netdevAttrXDPFeature = 3
 )
 
-// genlHeader is struct genlmsghdr: command, version, two reserved bytes that must be zero.
-// (nl.Genlmsg has two bytes and serializes four, so the kernel gets the bytes that follow it in
-// memory, and rejects them unless they are zero.)
-type genlHeader [nl.SizeofGenlmsg]byte
-
-// Len and Serialize implement nl.NetlinkRequestData.
-func (h genlHeader) Len() int { return len(h) }
-
-// Serialize returns the header's bytes.
-func (h genlHeader) Serialize() []byte { return h[:] }
-
-var errNoAttribute = errors.New("no such attribute")
-
 // Native reports whether a driver with these features runs programs in native mode and lets them
 // redirect packets.
 func Native(features uint64) bool {
@@ -57,41 +42,15 @@ func MayZeroCopy(features uint64, known bool) bool {
 // XDPFeatures asks the kernel for the XDP features of a device's driver; known is false if the
 // kernel does not report them.
 func XDPFeatures(index int) (features uint64, known bool) {
-	family, err := netlink.GenlFamilyGet(netdevFamily)
+	answer, err := Ask(netdevFamily, netdevCmdDevGet, nl.NewRtAttr(netdevAttrIfindex, nl.Uint32Attr(uint32(index))))
 	if err != nil {
 		return 0, false
 	}
-	request := nl.NewNetlinkRequest(int(family.ID), 0)
-	request.AddData(genlHeader{netdevCmdDevGet, 1})
-	request.AddData(nl.NewRtAttr(netdevAttrIfindex, nl.Uint32Attr(uint32(index))))
-	answers, err := request.Execute(unix.NETLINK_GENERIC, 0)
-	if err != nil || len(answers) == 0 || len(answers[0]) < nl.SizeofGenlmsg {
+	value, err := Attribute(answer, netdevAttrXDPFeature, 8)
+	if err != nil {
 		return 0, false
 	}
-	features, err = uint64Attr(answers[0][nl.SizeofGenlmsg:], netdevAttrXDPFeature)
-	return features, err == nil
-}
-
-func uint64Attr(b []byte, kind uint16) (uint64, error) {
-	value, err := attribute(b, kind, 8)
-	if err != nil {
-		return 0, err
-	}
-	return binary.NativeEndian.Uint64(value), nil
-}
-
-// attribute returns the value of an attribute, which must have so many bytes.
-func attribute(b []byte, kind uint16, bytes int) ([]byte, error) {
-	attrs, err := nl.ParseRouteAttr(b)
-	if err != nil {
-		return nil, err
-	}
-	for _, a := range attrs {
-		if a.Attr.Type == kind && len(a.Value) == bytes {
-			return a.Value, nil
-		}
-	}
-	return nil, errNoAttribute
+	return binary.NativeEndian.Uint64(value), true
 }
 
 // LosesProgram reports whether a driver stops running its native XDP program after the device was
@@ -120,9 +79,9 @@ func Carrier(index int) (up bool, losses uint32, err error) {
 		return false, 0, err
 	}
 	if len(answers) == 0 || len(answers[0]) < unix.SizeofIfInfomsg {
-		return false, 0, errNoAttribute
+		return false, 0, unix.ENODATA
 	}
-	value, err := attribute(answers[0][unix.SizeofIfInfomsg:], unix.IFLA_CARRIER_DOWN_COUNT, 4)
+	value, err := Attribute(answers[0][unix.SizeofIfInfomsg:], unix.IFLA_CARRIER_DOWN_COUNT, 4)
 	if err != nil {
 		return false, 0, err
 	}
