@@ -85,33 +85,14 @@ type Queues int
 const AllQueues Queues = 0
 
 // String prints all or the number.
-func (q Queues) String() string {
-	if q == AllQueues {
-		return "all"
-	}
-	return strconv.Itoa(int(q))
-}
+func (q Queues) String() string { return numberOr("all", int(q)) }
 
 // MarshalJSON prints "all" or a number.
-func (q Queues) MarshalJSON() ([]byte, error) {
-	if q == AllQueues {
-		return []byte(`"all"`), nil
-	}
-	return json.Marshal(int(q))
-}
+func (q Queues) MarshalJSON() ([]byte, error) { return marshalOr("all", int(q)) }
 
 // UnmarshalText parses all or a number.
 func (q *Queues) UnmarshalText(b []byte) error {
-	if string(b) == "all" {
-		*q = AllQueues
-		return nil
-	}
-	n, err := strconv.ParseUint(string(b), 10, 16)
-	if err != nil || n == 0 {
-		return fmt.Errorf("%q is not a number of queues, write all or a number from 1 on", b)
-	}
-	*q = Queues(n)
-	return nil
+	return parseOr("all", b, (*int)(q), "is not a number of queues, write all or a number from 1 on")
 }
 
 // FrameSize is the size of a frame, in bytes. Zero: auto.
@@ -121,32 +102,42 @@ type FrameSize int
 const AutoFrameSize FrameSize = 0
 
 // String prints auto or the number.
-func (s FrameSize) String() string {
-	if s == AutoFrameSize {
-		return "auto"
-	}
-	return strconv.Itoa(int(s))
-}
+func (s FrameSize) String() string { return numberOr("auto", int(s)) }
 
 // MarshalJSON prints "auto" or a number.
-func (s FrameSize) MarshalJSON() ([]byte, error) {
-	if s == AutoFrameSize {
-		return []byte(`"auto"`), nil
-	}
-	return json.Marshal(int(s))
-}
+func (s FrameSize) MarshalJSON() ([]byte, error) { return marshalOr("auto", int(s)) }
 
 // UnmarshalText parses auto or a number.
 func (s *FrameSize) UnmarshalText(b []byte) error {
-	if string(b) == "auto" {
-		*s = AutoFrameSize
+	return parseOr("auto", b, (*int)(s), "is not a size of frames, write auto, 2048 or 4096")
+}
+
+// numberOr prints a number, or the word for zero.
+func numberOr(zero string, n int) string {
+	if n == 0 {
+		return zero
+	}
+	return strconv.Itoa(n)
+}
+
+func marshalOr(zero string, n int) ([]byte, error) {
+	if n == 0 {
+		return json.Marshal(zero)
+	}
+	return json.Marshal(n)
+}
+
+// parseOr parses a number from 1 to 65535, or the word for zero.
+func parseOr(zero string, b []byte, to *int, problem string) error {
+	if string(b) == zero {
+		*to = 0
 		return nil
 	}
 	n, err := strconv.ParseUint(string(b), 10, 16)
 	if err != nil || n == 0 {
-		return fmt.Errorf("%q is not a size of frames, write auto, 2048 or 4096", b)
+		return fmt.Errorf("%q %s", b, problem)
 	}
-	*s = FrameSize(n)
+	*to = int(n)
 	return nil
 }
 
