@@ -64,14 +64,17 @@ func Driver(dev string) (string, error) {
 // ReadChannels reads the numbers of queues; the error is unix.EOPNOTSUPP where the driver does not
 // report them.
 func ReadChannels(dev string) (Channels, error) {
-	b := request(unix.ETHTOOL_GCHANNELS)
-	b = append(b, make([]byte, unsafe.Sizeof(Channels{}))...)
+	return read[Channels](dev, unix.ETHTOOL_GCHANNELS, "queues")
+}
+
+// read returns the answer to a command that fills a structure.
+func read[T any](dev string, command uint32, what string) (answer T, err error) {
+	b := append(request(command), make([]byte, binary.Size(answer))...)
 	if _, err := call(dev, b); err != nil {
-		return Channels{}, fmt.Errorf("%s: read queues: %w", dev, err)
+		return answer, fmt.Errorf("%s: read %s: %w", dev, what, err)
 	}
-	var c Channels
-	_, err := binary.Decode(b[4:], binary.NativeEndian, &c)
-	return c, err
+	_, err = binary.Decode(b[4:], binary.NativeEndian, &answer)
+	return answer, err
 }
 
 // SetChannels sets the numbers of queues; the kernel ignores the Max fields.

@@ -1,12 +1,6 @@
 package ethtool
 
-import (
-	"encoding/binary"
-	"fmt"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
-)
+import "golang.org/x/sys/unix"
 
 // Rings has the sizes of a device's rings, in descriptors (struct ethtool_ringparam): the greatest
 // possible and the present ones.
@@ -17,12 +11,5 @@ type Rings struct {
 
 // ReadRings reads the sizes; the error is unix.EOPNOTSUPP where the driver does not report them.
 func ReadRings(dev string) (Rings, error) {
-	b := request(unix.ETHTOOL_GRINGPARAM)
-	b = append(b, make([]byte, unsafe.Sizeof(Rings{}))...)
-	if _, err := call(dev, b); err != nil {
-		return Rings{}, fmt.Errorf("%s: read ring sizes: %w", dev, err)
-	}
-	var r Rings
-	_, err := binary.Decode(b[4:], binary.NativeEndian, &r)
-	return r, err
+	return read[Rings](dev, unix.ETHTOOL_GRINGPARAM, "ring sizes")
 }
