@@ -65,6 +65,8 @@ type group struct {
 	clock    [MaxOwners + 1]atomic.Bool
 	away     [MaxOwners + 1]atomic.Bool
 	held     [2]atomic.Int32
+	// outSince is the tick of OutOfStepSince; 0: all gateways are in step.
+	outSince atomic.Uint32
 	missed   atomic.Bool // a change was not noted, for lack of room
 }
 
@@ -133,6 +135,27 @@ func (t *Table) FollowClock(owner int, follow bool) { t.group.clock[owner].Store
 
 // OwnerAway sets whether an owner is away for so long that its copies may be outdated.
 func (t *Table) OwnerAway(owner int, away bool) { t.group.away[owner].Store(away) }
+
+// OutOfStepSince sets since when another gateway is out of step; 0 is never. Told flows that were
+// made before may have copies there, so their ports would stay held: no new flow ends them for
+// their ports.
+func (t *Table) OutOfStepSince(at Time) { t.group.outSince.Store(uint32(at.Ticks())) }
+
+// outOfStep reports whether a gateway that is out of step may have a copy of a live flow. The
+// answer is approximate: a flow may have been told before its handshake was proven.
+func (t *Table) outOfStep(a *arena, i uint32, m conn.Meta) bool {
+	if t.group.marks == nil {
+		return false
+	}
+	since, made := Ticks(t.group.outSince.Load()), m.Seen()
+	if since == 0 || t.mark(a, i).Load()&markTold == 0 {
+		return false
+	}
+	if !m.KeepsISN() {
+		made = Ticks(a.flow(i).word())
+	}
+	return made.Since(since) <= 0
+}
 
 // Outdated reports whether a flow is a copy that has expired, and that stays only because its owner
 // is away: another gateway may have ended the flow meanwhile. Its client's next SYN or datagram

@@ -89,6 +89,7 @@ type Handle struct {
 	rings          [2][numRings]*ring // those of p
 	pushed         bool               // to a ring, since the last Enter or Leave
 	changes        *changes           // that of p
+	recalls        *recalls           // nil without Config.Group
 	updating       bool               // UpdateCopy changes a copy
 	endings        endings
 	log            *logRing  // nil: no flow is recorded
@@ -121,6 +122,9 @@ func (t *Table) Register() (*Handle, error) {
 		if h.changes = h.p.changes.Load(); h.changes == nil && t.Grouped() {
 			h.changes = new(changes)
 			h.p.changes.Store(h.changes)
+		}
+		if t.Grouped() {
+			h.recalls = new(recalls)
 		}
 		h.p.seen.Store(offline)
 		if h.log = t.log.ring(i); h.log != nil && t.log.traffic {

@@ -79,10 +79,11 @@ func (h *Handle) Probed() int { return h.probed }
 //
 //	the first port that is free and does not rest
 //	for TCP and SCTP, the first port that is free
+//	in a table of a group, a port that was recalled (recall.go)
 //	the port of a flow that it ends, one of the holders of the other ports
 //	for UDP, a spare port in the same way, if the client's network holds few of the other ports
 //
-// The last two steps keep a backend reachable if a flood, or thousands of closed connections, hold
+// The last steps keep a backend reachable if a flood, or thousands of closed connections, hold
 // its ports: there are some ten thousand ports towards a backend, so they run short long before the
 // table does. Flows are ended in the order of a full table (Shed), except young handshakes and UDP
 // flows whose backend may still answer (awaitsAnswer): these keep their ports, and if all holders
@@ -95,6 +96,7 @@ type portSearch struct {
 	n     *NewFlow
 	reply key
 	now   Ticks
+	to    uint64 // hash of reply, in a table of a group
 
 	rested bool // a port was skipped because it rests
 
@@ -106,6 +108,7 @@ type holder struct {
 	victim
 	port   uint16
 	held   uint16 // how many of the ports tried the prefix holds; 0 if not computed yet
+	told   bool   // other gateways may have a copy: if the flow ends, the port is held
 	prefix uint64 // of the flow's client: /24 or /56
 }
 
@@ -135,6 +138,17 @@ func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now Ticks) (hash u
 	if ps.rested && s != Created && header.Stateful(n.Client.Proto) {
 		hash, s = ps.try(h, true)
 	}
+	if s == Created && h.probed <= shortTries {
+		return hash, s
+	}
+	wanted := false
+	if h.recalls != nil {
+		ps.reply.ports = n.replyPorts(0)
+		if ps.to = h.secret.hash(a.v6, &ps.reply); s != Created {
+			hash, s = ps.takeRecalled(h)
+			wanted = s == Created
+		}
+	}
 	if s != Created {
 		hash, s = ps.takeHeld(h)
 	}
@@ -142,6 +156,9 @@ func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now Ticks) (hash u
 		if hash, s = ps.trySpare(h, spare); s != Created {
 			hash, s = ps.takeHeld(h)
 		}
+	}
+	if h.recalls != nil && (wanted || s != Created || !ps.recalled(h)) {
+		ps.recall(h)
 	}
 	return hash, s
 }
@@ -248,13 +265,14 @@ func (ps *portSearch) noteHolder(h *Handle, i uint32, port uint16) {
 			return // the second try meets it again
 		}
 	}
-	h.holders[ps.holders] = holder{victim: victim{i, m, kind}, port: port, prefix: ps.a.prefixOf(i)}
+	told := h.t.Grouped() && h.t.mark(ps.a, i).Load()&markTold != 0
+	h.holders[ps.holders] = holder{victim: victim{i, m, kind}, port: port, prefix: ps.a.prefixOf(i), told: told}
 	ps.holders++
 }
 
 // yieldsPort returns the kind as which a flow may be ended for its source port, or shedNever.
 func (t *Table) yieldsPort(a *arena, i uint32, m conn.Meta, now Ticks) Shed {
-	if m.State().HalfOpen() && now.Since(m.Seen()) < halfOpenGrace || t.awaitsAnswer(m, now) {
+	if m.State().HalfOpen() && now.Since(m.Seen()) < halfOpenGrace || t.awaitsAnswer(m, now) || t.outOfStep(a, i, m) {
 		return shedNever
 	}
 	return t.mayShed(a, i, m, now)
@@ -270,11 +288,11 @@ func (a *arena) prefixOf(i uint32) uint64 {
 }
 
 // takeHeld ends the holder that is first in the order of shedding, unless its flow has changed
-// since, and takes its port, even if the port rests now. If it does not get the port, it tries the
-// next holder. A port that is held (group.go) is for a later flow.
+// since or is told, and takes its port, even if the port rests now. If it does not get the port, it
+// tries the next holder.
 func (ps *portSearch) takeHeld(h *Handle) (hash uint64, s Status) {
 	for range ps.holders {
-		first := ps.first(h)
+		first := ps.first(h, false)
 		if first == nil {
 			break
 		}
@@ -284,7 +302,7 @@ func (ps *portSearch) takeHeld(h *Handle) (hash uint64, s Status) {
 			continue
 		}
 		if h.t.Grouped() && ps.a.flow(v.record).load().Held() {
-			break // the port is free when other gateways have acknowledged the end
+			break // it was told just now
 		}
 		if hash, s = ps.probe(h, first.port, true); s == Created {
 			h.p.portsTaken[b2i(header.Stateful(v.meta.Proto()))].Add(1)
@@ -294,10 +312,10 @@ func (ps *portSearch) takeHeld(h *Handle) (hash uint64, s Status) {
 	return 0, PortsExhausted
 }
 
-// first returns the holder to end first, or nil.
-func (ps *portSearch) first(h *Handle) (first *holder) {
+// first returns the holder to end first, among told holders or among the others, or nil.
+func (ps *portSearch) first(h *Handle, told bool) (first *holder) {
 	for k := range h.holders[:ps.holders] {
-		if c := &h.holders[k]; c.kind != shedNever && (first == nil || ps.before(h, c, first)) {
+		if c := &h.holders[k]; c.told == told && c.kind != shedNever && (first == nil || ps.before(h, c, first)) {
 			first = c
 		}
 	}

@@ -42,6 +42,17 @@ func (l *Ledger) Complete() bool { return l.complete }
 // View returns how far the owner has got with a member.
 func (l *Ledger) View(m Member) View { return l.peers[m].view }
 
+// OutOfStep returns the members that are not in step: no acknowledgement of theirs frees a port.
+func (l *Ledger) OutOfStep() Members {
+	out := l.everybody
+	for m := range Member(MaxMembers) {
+		if l.peers[m].view == InStep {
+			out.remove(m)
+		}
+	}
+	return out
+}
+
 // Lag returns the number of changes that a member has not acknowledged, except those that the walk
 // over all slots finds.
 func (l *Ledger) Lag(m Member) int {

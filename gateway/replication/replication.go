@@ -57,8 +57,9 @@ type Flows struct {
 	wake     func()
 	online   bool // the handle is
 	look     look
-	again    []uint32 // slots of flows that others are to be told again
-	againAt  int64    // when the first of them was noted
+	again    []uint32                // slots of flows that others are to be told again
+	againAt  int64                   // when the first of them was noted
+	outSince [group.MaxMembers]int64 // since when a member is out of step; 0: it is in step
 }
 
 // look is the state of lookAtCopies.
@@ -232,12 +233,28 @@ func (f *Flows) Step() {
 			}
 		}
 	}
+	f.lookOutOfStep()
 	f.lookAtCopies()
 	f.tellAgain()
 	f.decide()
 	if f.exchange != nil {
 		f.board.SetResetsUntil(uint64(f.exchange.ResetsUntil()))
 	}
+}
+
+// lookOutOfStep tells the table since when a member is out of step.
+func (f *Flows) lookOutOfStep() {
+	out, latest := f.ledger.OutOfStep(), int64(0)
+	for m := range group.Member(group.MaxMembers) {
+		switch at := &f.outSince[m]; {
+		case !out.Has(m):
+			*at = 0
+		case *at == 0:
+			*at = f.c.Now()
+		}
+		latest = max(latest, f.outSince[m])
+	}
+	f.table.OutOfStepSince(flowtable.Time(latest))
 }
 
 // lookSlice is how often a part of the copies is looked at, so that a SYN-ACK waits for few of

@@ -674,6 +674,55 @@ func TestPortsAreHeld(t *testing.T) {
 	}
 }
 
+// TestPortsShort: a flow whose port is short gets the port of one that is over, as soon as the
+// other gateway has acknowledged the end. If that one is away, no flow of which it may have a copy
+// ends in vain, and others end.
+func TestPortsShort(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		l.ports = 1
+		l.open(l.gateways[0], 0)
+		over := func(port int) *connection {
+			c := newConnection(families[0], port)
+			c.establish(l, 0)
+			c.close(l, 0)
+			l.settle(time.Second)
+			return c
+		}
+		syns := func(port int) (sent bool) {
+			l.send(0, headertest.TCP(join(families[0].client, port), join(families[0].vip, 80), syn))
+			list, _ := l.take(0)
+			return len(list) == 1
+		}
+		over(1000)
+		if syns(2000) {
+			t.Error("a flow gets a port of which the other gateway has a copy")
+		}
+		l.settle(0)
+		c := over(2000)
+		l.kill(1)
+		l.settle(time.Second)
+		for range 3 {
+			if syns(3000) {
+				t.Error("a flow gets a port of which a gateway that is away has a copy")
+			}
+			l.settle(10 * time.Millisecond)
+		}
+		if s := l.state(0, c); s == flowtable.None {
+			t.Error("a flow ends for its port, which stays held")
+		}
+		l.ports = 2
+		l.open(l.gateways[0], 0)
+		over(4000)
+		if syns(5000) {
+			t.Error("a flow gets a port that is not released")
+		}
+		l.settle(0)
+		if !syns(5000) || l.state(0, c) == flowtable.None {
+			t.Errorf("a flow of which no gateway has a copy keeps its port: %s", l.drops(0))
+		}
+	})
+}
+
 // TestAnswerAfterACopy: a client's question passes another gateway, by its copy. The flow's gateway
 // does not see it, and ends the flow because ports are short. Another client does not get the port
 // while the backend may answer the first one, and gets it later.

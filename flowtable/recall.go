@@ -1,0 +1,113 @@
+package flowtable
+
+import (
+	"time"
+
+	"sluice.dev/sluice/flowtable/conn"
+	"sluice.dev/sluice/nat/header"
+)
+
+// The port of a told flow (group.go) that a search ends is held until the other gateways have
+// acknowledged the end, so the search does not get it. The port is *recalled*: the handle remembers
+// it for a later flow to the same backend. A search recalls a port if
+//
+//	it finds no port, or gets a recalled one
+//	it tries more than shortTries ports, and no port towards the backend is recalled
+//
+// So the flows of a round trip between gateways are refused when ports become short, and then each
+// flow gets the port that was recalled for an earlier one.
+//
+// If a gateway does not acknowledge, its lease runs out, and flows that it may have copies of keep
+// their ports (Table.OutOfStepSince). Until then maxRecalls flows end in vain at most.
+type recalls struct {
+	list [maxRecalls]recall // in their order
+	n    int
+}
+
+// recall is a port that is recalled.
+type recall struct {
+	to   uint64 // hash of the reply key without the port
+	flow Ref    // that has ended
+	port uint16
+	at   Ticks
+}
+
+const (
+	maxRecalls = 128 // 64,000 new flows a second with round trips of 2 ms
+
+	// recallTicks is how long a recalled port is expected to be released: longer than a lease.
+	recallTicks = int32(time.Second / conn.Tick)
+
+	// shortTries is the number of tries beyond which ports are short.
+	shortTries = maxPortTries / 2
+
+	// recallLooks bounds the ports at which one search finds that they are not released.
+	recallLooks = 8
+)
+
+// due reports whether a recalled port is expected to be released still.
+func (h *Handle) due(r *recall, now Ticks) bool {
+	return h.Held(r.flow) && now.Since(r.at) <= recallTicks
+}
+
+func (r *recalls) remove(k int) {
+	copy(r.list[k:], r.list[k+1:r.n])
+	r.n--
+}
+
+// takeRecalled takes a port that was recalled and is released.
+func (ps *portSearch) takeRecalled(h *Handle) (hash uint64, s Status) {
+	r, proto := h.recalls, ps.n.Client.Proto
+	for k, looks := 0, 0; k < r.n && looks < recallLooks; {
+		c := r.list[k]
+		switch {
+		case c.to != ps.to:
+			k++
+			continue
+		case h.due(&c, ps.now):
+			k++
+			looks++
+			continue
+		}
+		r.remove(k)
+		if h.Held(c.flow) {
+			continue
+		}
+		if hash, s = ps.probe(h, c.port, header.Stateful(proto)); s == Created {
+			h.p.portsTaken[b2i(header.Stateful(proto))].Add(1)
+			return hash, s
+		}
+	}
+	return 0, PortsExhausted
+}
+
+// recalled reports whether a port towards the backend is recalled.
+func (ps *portSearch) recalled(h *Handle) bool {
+	for k := range h.recalls.list[:h.recalls.n] {
+		if h.recalls.list[k].to == ps.to {
+			return true
+		}
+	}
+	return false
+}
+
+// recall ends the told holder that is first in the order of shedding, unless too many ports are
+// recalled.
+func (ps *portSearch) recall(h *Handle) {
+	r := h.recalls
+	if r.n == maxRecalls {
+		if h.due(&r.list[0], ps.now) {
+			return
+		}
+		r.remove(0)
+	}
+	for first := ps.first(h, true); first != nil; first = ps.first(h, true) {
+		v := first.victim
+		first.kind = shedNever
+		if h.shedFlow(ps.a, v.record, v.meta, v.kind) {
+			r.list[r.n] = recall{to: ps.to, flow: ps.a.ref(v.record), port: first.port, at: ps.now}
+			r.n++
+			return
+		}
+	}
+}
