@@ -157,6 +157,9 @@ func (h *Handle) copyRecord(a *arena, now Time) (uint32, Status) {
 func (h *Handle) write(a *arena, i uint32, client *key, r *conn.Record, mark uint32, now Ticks) {
 	f := a.flow(i)
 	m := r.Meta(now)
+	if ownerOf(mark) != 0 && r.State.UDP() {
+		m = m.At(now - Ticks(unusedTicks))
+	}
 	f.next.Store(r.Opening) // the record is in no list
 	h.t.mark(a, i).Store(mark)
 	f.meta.Store(uint64(m&^conn.MetaResetNotes | conn.MetaPending))
@@ -170,6 +173,22 @@ func (h *Handle) write(a *arena, i uint32, client *key, r *conn.Record, mark uin
 	a.setAddr(i, ClientSide, client)
 	f.ports[ClientSide].Store(client.ports)
 	h.exposed = false
+}
+
+// unusedTicks is how long before a copy of a UDP flow was made it is said to have been seen. So its
+// first datagram renews last seen, also at a worker whose time is earlier (conn.RefreshTicks).
+const unusedTicks = 2 * conn.RefreshTicks
+
+// EndCopy ends a copy. If datagrams have passed it, it returns how many ticks ago at least it was
+// last seen (a copy is seen once a second), and true.
+func (h *Handle) EndCopy(r Ref, now Time) (ticks int32, forwarded bool) {
+	h.Delete(r)
+	f := h.Flow(r)
+	m := f.load() // no packet changes it any more
+	if m.Proto() != header.ProtoUDP || Ticks(f.word()).Since(m.Seen()) >= unusedTicks {
+		return 0, false
+	}
+	return max(0, now.Ticks().Since(m.Seen())-1), true // the ticks of the other gateway begin at other times
 }
 
 // insertReply commits the reply key of a record for a pending flow.
@@ -227,7 +246,11 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 			h.change(ref) // the owner does not know
 		}
 		n := m
-		if s != m.State() {
+		switch {
+		case s == m.State():
+		case s.UDP(): // last seen is of packets only: EndCopy
+			n = m.WithState(s) &^ conn.MetaNotes
+		default:
 			n = m.WithState(s).At(now.Ticks()) &^ conn.MetaNotes
 		}
 		if s == r.State {

@@ -522,6 +522,50 @@ func TestRestingOfAnotherSize(t *testing.T) {
 	}
 }
 
+// TestFileKeepsReleasedPorts: the port of a flow of which another gateway has forwarded a datagram
+// rests also in the next process.
+func TestFileKeepsReleasedPorts(t *testing.T) {
+	c := fileConfig
+	c.Group = true
+	for _, tt := range []struct {
+		after Time
+		want  Status
+	}{{20 * second, PortsExhausted}, {32 * second, Created}} {
+		path := filepath.Join(t.TempDir(), "flows")
+		f := mustOpen(t, path, c)
+		h, err := f.Table.Register()
+		if err != nil {
+			t.Fatal(err)
+		}
+		flow := newFlow(header.ProtoUDP, false, 1)
+		flow.Ports, flow.Tracked = Ports{First: 7000, Count: 1}, true
+		h.Enter(bootTime)
+		r := h.mustCreate(t, bootTime, flow)
+		h.Tell(r)
+		h.Delete(r)
+		h.Release(r, bootTime)
+		h.Leave()
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if f, err = OpenFile(path, c, bootTime+tt.after, ResizeFit); err != nil {
+			t.Fatal(err)
+		}
+		if h, err = f.Table.Register(); err != nil {
+			t.Fatal(err)
+		}
+		h.Enter(bootTime + tt.after)
+		flow.Client.SrcPort++
+		if _, s := h.Create(bootTime+tt.after, &flow); s != tt.want {
+			t.Errorf("%d s later: another client gets the port: %v, want %v", tt.after/second, s, tt.want)
+		}
+		h.Leave()
+		if err := f.Remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestRestingOfAnotherBoot: keys with times that the clock cannot have reached do not rest.
 func TestRestingOfAnotherBoot(t *testing.T) {
 	var r resting
@@ -530,7 +574,7 @@ func TestRestingOfAnotherBoot(t *testing.T) {
 	r.words[1].Store(uint32(now) + uint32(maxRest) + 1)
 	r.words[2].Store(uint32(now) - 1)
 	r.words[3].Store(uint32(now) + uint32(maxRest))
-	r.assume(now)
+	r.assume(now, maxRest)
 	for key, want := range map[uint64]bool{0: false, 1: false, 2: false, 3: true} {
 		if r.has(key, now) != want {
 			t.Errorf("key %d rests: %v, want %v", key, !want, want)

@@ -254,7 +254,7 @@ func (h *Handle) Tell(r Ref) bool {
 		return true
 	}
 	// The handle that ends the flow may have seen markTold and left the record to this call.
-	h.Release(r, false)
+	h.Release(r, 0)
 	return false
 }
 
@@ -270,13 +270,14 @@ func (h *Handle) hold(a *arena, i uint32) {
 		h.change(a.ref(i))
 		return
 	}
-	h.Release(a.ref(i), false)
+	h.Release(a.ref(i), 0)
 }
 
-// Release frees the port and the record of an ended flow, if it holds them. copied: another gateway
-// may have had a copy until now. It may have forwarded a datagram of the client that this gateway
-// knows nothing of, so the backend may still answer, and the port of a UDP flow rests.
-func (h *Handle) Release(r Ref, copied bool) {
+// Release frees the port and the record of an ended flow, if it holds them. forwarded: when another
+// gateway may last have forwarded a datagram by its copy of a UDP flow, or later; 0: none has. This
+// gateway may know nothing of that datagram, so the port rests until the backend does not answer it
+// any more.
+func (h *Handle) Release(r Ref, forwarded Time) {
 	a, i := h.arena(r&refV6 != 0), r.index()
 	m := a.flow(i).load()
 	if !m.Held() || !a.flow(i).swap(m, m.Dead()) {
@@ -285,8 +286,8 @@ func (h *Handle) Release(r Ref, copied bool) {
 	h.t.group.held[family(a.v6)].Add(-1)
 	k := a.keyOf(i, ReplySide)
 	hash := h.secret.hash(a.v6, &k)
-	if copied && m.State().UDP() {
-		h.t.restingOf(k.proto).begin(hash, h.now.Ticks()+Ticks(maxRest)) // before the key is free
+	if forwarded != 0 && m.State().UDP() { // before the key is free
+		h.t.restingOf(k.proto).begin(hash, min(forwarded, h.now).Ticks()+Ticks(h.t.unanswered))
 	}
 	a.remove(hash, slotOf(i, ReplySide))
 	h.retire(r)

@@ -1,6 +1,7 @@
 package flowtable
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -60,8 +61,8 @@ func TestHeldPorts(t *testing.T) {
 				t.Errorf("told %t: a new flow with the port gets %v, want %v", told, s, want)
 			}
 			h.mustCreate(t, bootTime, tracked(v6, 1)) // the client is free to connect again
-			h.Release(r, true)
-			h.Release(r, true)
+			h.Release(r, h.now)
+			h.Release(r, h.now)
 			if _, s := h.Create(bootTime, &again); told && s != Created {
 				t.Errorf("after the release: %v", s)
 			}
@@ -70,15 +71,23 @@ func TestHeldPorts(t *testing.T) {
 	}
 }
 
-// TestReleasedPortRests: the port of a UDP flow rests when the last copy of the flow has ended,
-// also if the flow itself had long been over. Without a copy it does not, nor does a connection's.
+// TestReleasedPortRests: the port of a UDP flow of which another gateway has forwarded a datagram
+// rests until the backend does not answer that one any more, also if the flow itself had long been
+// over. Otherwise it does not, nor does a connection's.
 func TestReleasedPortRests(t *testing.T) {
+	const released = bootTime + 300*second
 	for _, v6 := range []bool{false, true} {
 		for _, tt := range []struct {
-			proto  uint8
-			copied bool
-			rests  bool
-		}{{header.ProtoUDP, true, true}, {header.ProtoUDP, false, false}, {header.ProtoTCP, true, false}} {
+			proto     uint8
+			forwarded Time
+			until     Time
+		}{
+			{header.ProtoUDP, released - 20*second, released + 11*second},
+			{header.ProtoUDP, released - 200*second, released},
+			{header.ProtoUDP, math.MaxInt64, released + 31*second},
+			{header.ProtoUDP, 0, released},
+			{header.ProtoTCP, released, released},
+		} {
 			tb, h := groupTable(t, 100, 100)
 			flow := func(n uint32) NewFlow {
 				f := newFlow(tt.proto, v6, n)
@@ -92,26 +101,62 @@ func TestReleasedPortRests(t *testing.T) {
 			}
 			h.Enter(bootTime + 20*second)
 			h.Delete(r)
-			released := bootTime + 300*second
 			h.Enter(released)
-			h.Release(r, tt.copied)
+			h.Release(r, tt.forwarded)
 			other := flow(2)
-			for _, c := range []struct {
-				after Time
-				want  bool
-			}{{9 * second, !tt.rests}, {11 * second, true}} {
-				h.Enter(released + c.after)
-				_, s := h.Create(released+c.after, &other)
-				if (s == Created) != c.want {
-					t.Errorf("protocol %d, copied %t, %d s later: another client gets %v", tt.proto, tt.copied,
-						c.after/second, s)
-				}
-				if s == Created {
+			for at := Time(released); ; at += second {
+				h.Enter(at)
+				if _, s := h.Create(at, &other); s == Created {
+					if at != tt.until {
+						t.Errorf("%+v: another client gets the port after %d s, want %d", tt, (at-released)/second,
+							(tt.until-released)/second)
+					}
 					break
 				}
 			}
 			validate(t, tb)
 		}
+	}
+}
+
+// TestLastDatagram: the gateway that ends a copy knows whether datagrams have passed it, also the
+// first one, in the same moment, at a worker whose time is earlier. Records of the owner are no
+// datagrams.
+func TestLastDatagram(t *testing.T) {
+	for _, state := range []State{UDPReplied, UDPAssured} {
+		for _, tt := range []struct {
+			name  string
+			at    Time // when a datagram passes
+			seen  bool
+			ticks int32 // 10 s after the copy was made
+		}{
+			{"none", 0, false, 0}, {"at once", bootTime, true, 99},
+			{"at an earlier worker", bootTime - second/5, true, 101}, {"later", bootTime + 7*second, true, 29},
+			{"now", bootTime + 10*second, true, 0},
+		} {
+			_, h := groupTable(t, 100, 100)
+			rec := foreign(true, 1, state)
+			rec.Client.Proto, rec.Reply.Proto = header.ProtoUDP, header.ProtoUDP
+			r, s := h.Copy(bootTime, 1, &rec)
+			if s != Created {
+				t.Fatal(s)
+			}
+			if tt.seen {
+				h.Observe(r, ClientSide, Segment{}, tt.at)
+			}
+			if rec.State = UDPAssured; state == UDPReplied {
+				h.UpdateCopy(r, &rec, bootTime+second)
+			}
+			if ticks, seen := h.EndCopy(r, bootTime+10*second); ticks != tt.ticks || seen != tt.seen || h.Live(r) {
+				t.Errorf("%v, %s: seen %t %d ticks ago, want %t, %d", state, tt.name, seen, ticks, tt.seen, tt.ticks)
+			}
+		}
+	}
+	_, h := groupTable(t, 100, 0)
+	rec := foreign(false, 1, Established)
+	r, _ := h.Copy(bootTime, 1, &rec)
+	if _, seen := h.EndCopy(r, bootTime); seen {
+		t.Error("a connection has datagrams")
 	}
 }
 
@@ -184,7 +229,7 @@ func TestHeldPortsOutliveTheProcess(t *testing.T) {
 			}
 			for slot := range tb.Slots() {
 				if r := tb.AtSlot(slot); r != 0 && h.Held(r) {
-					h.Release(r, true)
+					h.Release(r, h.now)
 				}
 			}
 			if _, s := h.Create(bootTime, &again); s != Created {
@@ -306,7 +351,7 @@ func TestHoldPort(t *testing.T) {
 	if _, ok := h.HoldPort(bootTime, &rec); ok {
 		t.Error("a port is held twice")
 	}
-	h.Release(r, true)
+	h.Release(r, h.now)
 	h.mustCreate(t, bootTime, again)
 	validate(t, tb)
 }
@@ -538,7 +583,7 @@ func TestCopyOfResetFlow(t *testing.T) {
 			}
 			h.Delete(r)
 			if own {
-				h.Release(r, false)
+				h.Release(r, 0)
 			}
 			if err := tb.Validate(); err != nil {
 				t.Error(err)
@@ -595,7 +640,7 @@ func TestChanged(t *testing.T) {
 			t.Errorf("%s: changed %v, all %t", s.name, list, all)
 		}
 	}
-	h.Release(r, true)
+	h.Release(r, h.now)
 	for range changesSize + 1 {
 		h.change(own)
 	}
@@ -641,7 +686,7 @@ func TestTellAndEnd(t *testing.T) {
 		see := func(r Ref) {
 			switch {
 			case h.Held(r):
-				h.Release(r, true)
+				h.Release(r, h.now)
 				released++
 			case !h.Told(r) && h.Tracked(r) && h.Record(r, new(conn.Record)) && h.Tell(r):
 				told++

@@ -145,7 +145,7 @@ func TestPortsGiveWay(t *testing.T) {
 // acknowledged the ends.
 func (h *Handle) releaseHeld() {
 	h.Publish()
-	h.t.Changed(func(r Ref) { h.Release(r, false) })
+	h.t.Changed(func(r Ref) { h.Release(r, 0) })
 }
 
 // TestRecallIsBounded: while no other gateway acknowledges the end of a flow, few flows end for
@@ -208,7 +208,7 @@ func TestRecallIsBounded(t *testing.T) {
 		h.Publish()
 		h.t.Changed(func(r Ref) {
 			if Ticks(h.Flow(r).word()).Since(bootTime.Ticks()) > 2 {
-				h.Release(r, false)
+				h.Release(r, 0)
 			}
 		})
 	}

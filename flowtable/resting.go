@@ -64,14 +64,14 @@ func (r *resting) keep(words []byte) {
 	}
 }
 
-// assume accepts the words of another process. It clears words whose time maxRest does not allow:
-// they may be from before the last reboot.
-func (r *resting) assume(now Ticks) {
+// assume accepts the words of another process. It clears words whose time most does not allow: they
+// may be from before the last reboot.
+func (r *resting) assume(now Ticks, most int32) {
 	for i := range r.words {
 		until := Ticks(r.words[i].Load())
 		switch left := until.Since(now); {
 		case until == 0:
-		case left < 0 || left > maxRest:
+		case left < 0 || left > most:
 			r.words[i].Store(0)
 		default:
 			raise(&r.latest, until)
@@ -117,8 +117,8 @@ func (r *resting) has(hash uint64, now Ticks) bool {
 //	the datagrams are not counted   UDPUnreplied after the last datagram
 //
 // When ports run short, a new flow takes a port only from a flow that no longer waits for an
-// answer. The port of a flow that ends earlier rests, for at most maxRest. So does the port of a
-// flow of which other gateways had copies, from Release on.
+// answer. The port of a flow that ends earlier rests, for at most maxRest. If another gateway has
+// forwarded a datagram by its copy, the port rests for UDPUnreplied after that datagram (Release).
 
 // quietAfterAnswer is how long a flow keeps its port after all its questions are answered. The
 // other datagrams of an answer, and duplicates, follow the first one at once.
@@ -128,6 +128,9 @@ const quietAfterAnswer = Ticks(time.Second/conn.Tick) + 1
 // table, by an operator or with its endpoint. While a flood fills the table, resting must have room
 // for all flows that end in that time. If the bound were longer, no client would get a port.
 const maxRest = int32(10 * time.Second / conn.Tick)
+
+// mostRest returns how long the port of a UDP flow rests at most.
+func (t *Table) mostRest() int32 { return max(maxRest, t.unanswered) }
 
 // answersUntil returns the time up to which the backend of a UDP flow may still answer its client.
 // For other protocols it returns the flow's last-seen time.

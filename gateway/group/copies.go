@@ -11,8 +11,9 @@ type Store interface {
 	Put(n uint32, r *Record) (uint32, Refusal)
 	// Sight returns the Sighting of record n, with the state None if its flow has ended.
 	Sight(n uint32) conn.Sighting
-	// Remove ends the flow of the owner's copy in record n, if the record still has it.
-	Remove(n uint32)
+	// Remove ends the flow of the owner's copy in record n, if the record still has it, and returns
+	// the age of its last datagram, or 1 if the flow has ended before.
+	Remove(n uint32) Age
 }
 
 // Copies are the records of one owner that a member has, beside its flow table. They stay while the
@@ -128,15 +129,21 @@ func (c *Copies) InStep() bool { return c.inStep }
 // as this owner goes and its lease holds.
 func (c *Copies) MayReset() bool { return c.inStep && c.complete }
 
-// Apply applies the next message of the stream. After a refusal there is no copy of the slot.
-func (c *Copies) Apply(msg *Message) Refusal {
+// Apply applies the next message of the stream. After a refusal there is no copy of the slot. Of a
+// Clear it returns the age of the last datagram of the copy. If the slot had no copy any more, the
+// flow table has ended it, and the age is 1.
+func (c *Copies) Apply(msg *Message) (Refusal, Age) {
 	switch msg.Kind {
 	case All:
 		c.pass = c.pass%maxPass + 1
 	case Set:
-		return c.set(msg.Slot, &msg.Record)
+		return c.set(msg.Slot, &msg.Record), 0
 	case Clear:
-		c.remove(c.at(msg.Slot))
+		n := c.at(msg.Slot)
+		if n == 0 {
+			return Accepted, 1
+		}
+		return Accepted, c.remove(n)
 	case AllDone:
 		for n := range c.index {
 			if e := c.index[n]; e.word&entryOwner == c.owner && e.word>>entryPass != c.pass {
@@ -147,7 +154,7 @@ func (c *Copies) Apply(msg *Message) Refusal {
 	case Complete:
 		c.complete = true
 	}
-	return Accepted
+	return Accepted, 0
 }
 
 // Refuse handles a Set that must not be applied, for example of another owner's source address: as
@@ -197,12 +204,13 @@ func (c *Copies) at(slot uint32) uint32 {
 	return n
 }
 
-// remove ends the copy in record n; 0 is none.
-func (c *Copies) remove(n uint32) {
-	if n != 0 {
-		c.Ended(n)
-		c.store.Remove(n)
+// remove ends the copy in record n, and returns the age of its last datagram; 0 is none.
+func (c *Copies) remove(n uint32) Age {
+	if n == 0 {
+		return 0
 	}
+	c.Ended(n)
+	return c.store.Remove(n)
 }
 
 // maxSeen bounds the sightings that wait for the stream to the owner. Others are lost: then the

@@ -21,7 +21,7 @@ func (l *Ledger) HeldPorts() int { return len(l.held) }
 
 func (l *Ledger) hold(h *held) {
 	if h.by == 0 {
-		l.freed(h.slot, false)
+		l.freed(h.slot, 0)
 		return
 	}
 	l.held[h.reply] = h
@@ -30,7 +30,8 @@ func (l *Ledger) hold(h *held) {
 
 // released handles the acknowledgement of a message about a slot. The message was sent after the
 // end of a held flow if the slot had a later generation then, or the same one and no flow.
-func (l *Ledger) released(m Member, s sent) {
+// forwarded is the Remark.Forwarded about a Clear, or Unknown.
+func (l *Ledger) released(m Member, s sent, forwarded int64) {
 	for _, h := range slices.Clone(l.heldSlots[s.slot]) { // free removes from it
 		after := int16(s.generation-h.generation) > 0 || s.generation == h.generation && s.kind == Clear
 		if !after {
@@ -38,7 +39,7 @@ func (l *Ledger) released(m Member, s sent) {
 		}
 		h.told.remove(m)
 		if l.peers[m].view == InStep {
-			l.free(h, m)
+			l.free(h, m, forwarded)
 		}
 	}
 }
@@ -48,13 +49,16 @@ func (l *Ledger) released(m Member, s sent) {
 func (l *Ledger) resynchronised(m Member) {
 	for _, h := range l.held {
 		if !h.told.Has(m) {
-			l.free(h, m)
+			l.free(h, m, Unknown)
 		}
 	}
 }
 
 // free notes that a member does not have the record of an ended flow.
-func (l *Ledger) free(h *held, m Member) {
+func (l *Ledger) free(h *held, m Member, forwarded int64) {
+	if h.by.Has(m) {
+		h.forwarded = max(h.forwarded, forwarded)
+	}
 	h.by.remove(m)
 	if h.by != 0 {
 		return
@@ -64,7 +68,7 @@ func (l *Ledger) free(h *held, m Member) {
 	if l.heldSlots[h.slot] = others; len(others) == 0 {
 		delete(l.heldSlots, h.slot)
 	}
-	l.freed(h.slot, true)
+	l.freed(h.slot, h.forwarded)
 }
 
 // Added notes a member that joins the group, which has no record of this owner.
@@ -77,7 +81,7 @@ func (l *Ledger) Removed(m Member) {
 	l.peers[m] = peer{}
 	l.everybody.remove(m)
 	for _, h := range l.held {
-		l.free(h, m)
+		l.free(h, m, Unknown)
 	}
 	for i := range l.slots {
 		l.slots[i].may.remove(m)

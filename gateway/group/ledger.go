@@ -31,7 +31,7 @@ type Ledger struct {
 	held      map[header.Tuple]*held // by reply tuple
 	heldSlots map[uint32][]*held
 	window    int
-	freed     func(slot uint32, copied bool)
+	freed     func(slot uint32, forwarded int64)
 }
 
 // slotNotes are the notes about one record: 8 bytes.
@@ -61,6 +61,7 @@ type held struct {
 	generation uint16
 	by         Members // may have the record
 	told       Members // were sent it on their present stream, and have not acknowledged the end
+	forwarded  int64   // the latest Remark.Forwarded, or Unknown
 }
 
 // peer is the stream to a member.
@@ -88,8 +89,8 @@ type Config struct {
 	Members Members // that shall have copies
 	Slots   uint32  // number of records of the flow table
 	// Free is called when no member may have the record of an ended flow any more: the port is
-	// free. copied: a member may have had the record until now. Free may be nil.
-	Free   func(slot uint32, copied bool)
+	// free. forwarded is the latest Remark.Forwarded of a member, or Unknown. Free may be nil.
+	Free   func(slot uint32, forwarded int64)
 	Window int // messages that may be sent to a member before one is acknowledged; 0 is DefaultWindow
 }
 
@@ -104,7 +105,7 @@ func NewLedger(c Config, complete bool) *Ledger {
 		c.Window = DefaultWindow
 	}
 	if c.Free == nil {
-		c.Free = func(uint32, bool) {}
+		c.Free = func(uint32, int64) {}
 	}
 	l := &Ledger{
 		everybody: c.Members, complete: complete || c.Members == 0, slots: make([]slotNotes, c.Slots), window: c.Window,

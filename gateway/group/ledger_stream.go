@@ -1,10 +1,6 @@
 package group
 
-import (
-	"slices"
-
-	"sluice.dev/sluice/nat/header"
-)
+import "sluice.dev/sluice/nat/header"
 
 // Connected notes that a member has accepted a new stream, and so takes itself for out of step. The
 // caller must have given the records that the member has of earlier incarnations to TakeBack
@@ -180,43 +176,38 @@ func (l *Ledger) about(m Member, slot uint32, read func(slot uint32) (Record, bo
 	return Message{Kind: Set, Slot: slot, Record: record}
 }
 
-// Applied notes that a member has applied all messages up to seq. It has no copy of the records in
-// the messages that are in refused.
-func (l *Ledger) Applied(m Member, seq uint64, refused []Refused) {
+// Applied notes that a member has applied all messages up to seq, with remarks about some of them,
+// in their order.
+func (l *Ledger) Applied(m Member, seq uint64, remarks []Remark) {
 	p := &l.peers[m]
 	for p.unacked.len() > 0 && p.firstSeq <= seq {
 		s, _ := p.unacked.pop()
 		p.firstSeq++
+		remark := Remark{}
+		if len(remarks) > 0 && remarks[0].Seq == p.firstSeq-1 {
+			remark, remarks = remarks[0], remarks[1:]
+		}
 		switch s.kind {
 		case Set:
 			n := &l.slots[s.slot]
 			switch {
 			case n.flow == none || n.generation != s.generation:
-			case refusalOf(refused, p.firstSeq-1) == OtherFlow:
+			case remark.Reason == OtherFlow:
 				n.refused.add(m)
 				n.flow = yields
-			case refusalOf(refused, p.firstSeq-1) != Accepted:
+			case remark.Reason != Accepted:
 				n.refused.add(m)
 			default:
 				n.acked.add(m)
 			}
-			l.released(m, s)
+			l.released(m, s, Unknown)
 		case Clear:
-			l.released(m, s)
+			l.released(m, s, remark.Forwarded)
 		case AllDone:
 			p.view = InStep
 			l.resynchronised(m)
 		}
 	}
-}
-
-// refusalOf returns the reason why a message was refused.
-func refusalOf(refused []Refused, seq uint64) Refusal {
-	i := slices.IndexFunc(refused, func(r Refused) bool { return r.Seq == seq })
-	if i < 0 {
-		return Accepted
-	}
-	return refused[i].Reason
 }
 
 // Verdict is whether the SYN-ACK of a flow may leave.

@@ -14,7 +14,10 @@ type pairing struct {
 	copies *Copies
 	table  map[header.Tuple]Record
 	full   bool
+	age    Age               // of the last datagram of each copy
 	flows  map[uint32]Record // of the owner
+	now    int64
+	freed  map[uint32]int64 // by slot: the argument of Free
 }
 
 func replyOf(port uint16) header.Tuple { return header.Tuple{DstPort: port + 1} }
@@ -40,13 +43,15 @@ func (p *pairing) Put(n uint32, r *Record) (uint32, Refusal) {
 
 func (p *pairing) Sight(uint32) conn.Sighting { return conn.Sighting{} }
 
-func (p *pairing) Remove(n uint32) { delete(p.table, header.Tuple{DstPort: uint16(n)}) }
+func (p *pairing) Remove(n uint32) Age {
+	delete(p.table, header.Tuple{DstPort: uint16(n)})
+	return p.age
+}
 
 func newPairing(window int) *pairing {
-	p := &pairing{
-		Ledger: NewLedger(Config{Members: One(0), Slots: 8, Window: window}, true),
-		table:  map[header.Tuple]Record{}, flows: map[uint32]Record{},
-	}
+	p := &pairing{table: map[header.Tuple]Record{}, flows: map[uint32]Record{}, freed: map[uint32]int64{}}
+	p.Ledger = NewLedger(Config{Members: One(0), Slots: 8, Window: window,
+		Free: func(slot uint32, forwarded int64) { p.freed[slot] = forwarded }}, true)
 	p.copies = NewCopies(1, NewIndex(100), p)
 	p.copies.Connected(1)
 	p.Connected(0)
@@ -72,14 +77,14 @@ func (p *pairing) exchange() (all []Message) {
 		if len(msgs) == 0 {
 			return all
 		}
-		var refused []Refused
+		var remarks []Remark
 		for i := range msgs {
-			if why := p.copies.Apply(&msgs[i]); why != Accepted {
-				refused = append(refused, Refused{msgs[i].Seq, why})
+			if why, age := p.copies.Apply(&msgs[i]); why != Accepted || age != 0 {
+				remarks = append(remarks, Remark{Seq: msgs[i].Seq, Reason: why, Forwarded: age.Before(p.now)})
 			}
 		}
 		all = append(all, msgs...)
-		p.Applied(0, msgs[len(msgs)-1].Seq, refused)
+		p.Applied(0, msgs[len(msgs)-1].Seq, remarks)
 	}
 }
 
@@ -221,6 +226,41 @@ func TestReleasedByLastMessage(t *testing.T) {
 		p.Applied(0, c.seq, nil)
 		if p.Held(replyOf(2)) != c.held || p.Held(replyOf(1)) {
 			t.Errorf("after message %d: port 2 held %t, want %t", c.seq, p.Held(replyOf(2)), c.held)
+		}
+	}
+}
+
+// TestForwarded: the owner learns when a member has forwarded the last datagram by the copy of an
+// ended flow. It does not know if the copy had ended before, or was removed at AllDone.
+func TestForwarded(t *testing.T) {
+	const now = int64(1e15)
+	for _, c := range []struct {
+		name  string
+		age   Age
+		ended bool // the copy, before the flow
+		lost  bool // the stream, after the end of the flow
+		want  int64
+	}{
+		{"none", 0, false, false, 0}, {"just now", AgeOf(0), false, false, now},
+		{"5 s ago", AgeOf(50), false, false, now - 5e9}, {"no copy", 0, true, false, now},
+		{"long ago", AgeOf(1 << 30), false, false, now - (1<<16-2)*1e8}, {"a new stream", 0, false, true, Unknown},
+	} {
+		p := newPairing(0)
+		p.now, p.age = now, c.age
+		p.begin(1, 100, 1)
+		p.exchange()
+		if c.ended {
+			p.copies.Ended(numberOf(replyOf(1)))
+		}
+		p.end(1)
+		if c.lost {
+			p.Lost(0)
+			p.copies.Connected(1)
+			p.Connected(0)
+		}
+		p.exchange()
+		if got, ok := p.freed[1]; got != c.want || !ok {
+			t.Errorf("%s: %d, %t, want %d", c.name, got, ok, c.want)
 		}
 	}
 }

@@ -1,6 +1,10 @@
 package group
 
-import "sluice.dev/sluice/flowtable/conn"
+import (
+	"math"
+
+	"sluice.dev/sluice/flowtable/conn"
+)
 
 // Record is a flow as its owner sends it: all that a member needs to translate both directions.
 type Record = conn.Record
@@ -38,10 +42,32 @@ type Sighting struct {
 	conn.Sighting
 }
 
-// Refused is a message of whose record a member has no copy.
-type Refused struct {
+// Remark is what a member says about a message beside that it has applied it.
+type Remark struct {
 	Seq    uint64
-	Reason Refusal
+	Reason Refusal // of a Set
+	// Forwarded: of a Clear, when the member may last have forwarded a datagram by its copy, by the
+	// owner's clock; 0: it has forwarded none.
+	Forwarded int64
+}
+
+// Unknown is a time in place of an unknown one: until the owner learns that a copy has ended, the
+// member may forward datagrams.
+const Unknown = math.MaxInt64
+
+// Age is the age of the last datagram that a copy has forwarded, 1 for 0 ticks (conn.Tick), 2 for
+// at least 1, and so on; 0 if it has forwarded none.
+type Age uint16
+
+// AgeOf returns the Age of a number of ticks.
+func AgeOf(ticks int32) Age { return 1 + Age(min(ticks, math.MaxUint16-1)) }
+
+// Before returns the time of the datagram, if the age is that at time now.
+func (a Age) Before(now int64) int64 {
+	if a == 0 {
+		return 0
+	}
+	return max(1, now-int64(a-1)*int64(conn.Tick))
 }
 
 // Refusal is the reason why a member has no copy of a record that it was sent.

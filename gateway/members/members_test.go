@@ -711,7 +711,7 @@ func TestInUse(t *testing.T) {
 	if !m.inUse(source) {
 		t.Error("an address with a held port is not in use")
 	}
-	h.Release(r, true)
+	h.Release(r, 0)
 	if m.inUse(source) {
 		t.Error("an address without flows is in use")
 	}

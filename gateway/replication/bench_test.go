@@ -53,7 +53,7 @@ func BenchmarkCopy(b *testing.B) {
 		}
 		m.Slot = at
 		m.Record.Client, m.Record.Reply = benchTuples(1, n)
-		if r := c.Apply(&m); r != group.Accepted {
+		if r, _ := c.Apply(&m); r != group.Accepted {
 			b.Fatal(r)
 		}
 		if n++; n%64 == 0 {

@@ -183,9 +183,15 @@ func (s store) Sight(n uint32) flowtable.Sighting {
 }
 
 // Remove ends a copy.
-func (s store) Remove(n uint32) {
+func (s store) Remove(n uint32) group.Age {
 	s.enter()
-	if r := s.table.AtSlot(n); s.handle.Live(r) && s.handle.OwnerOf(r) == s.owner {
-		s.handle.Delete(r)
+	r := s.table.AtSlot(n)
+	if !s.handle.Live(r) || s.handle.OwnerOf(r) != s.owner {
+		return 1
 	}
+	ticks, forwarded := s.handle.EndCopy(r, s.now())
+	if !forwarded {
+		return 0
+	}
+	return group.AgeOf(ticks)
 }

@@ -204,7 +204,7 @@ func (f *Flows) Recover() {
 		case held && owner == 0:
 			f.ledger.RecoveredHeld(slot, reply)
 		case held:
-			f.handle.Release(r, true)
+			f.handle.Release(r, f.now())
 		case owner == 0:
 			f.handle.Track(r)
 			if !f.c.Unowned { // while no process ran, packets have passed the others
@@ -387,9 +387,9 @@ func (f *Flows) decide() {
 }
 
 // free frees the port of an ended flow: no other gateway has a copy of it any more.
-func (f *Flows) free(slot uint32, copied bool) {
+func (f *Flows) free(slot uint32, forwarded int64) {
 	f.enter()
-	f.handle.Release(f.table.AtSlot(slot), copied)
+	f.handle.Release(f.table.AtSlot(slot), flowtable.Time(forwarded))
 }
 
 // Keep sets whether another gateway is away for long, and whether this one then decides when its

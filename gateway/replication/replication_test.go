@@ -723,53 +723,95 @@ func TestPortsShort(t *testing.T) {
 	})
 }
 
-// TestAnswerAfterACopy: a client's question passes another gateway, by its copy. The flow's gateway
-// does not see it, and ends the flow because ports are short. Another client does not get the port
-// while the backend may answer the first one, and gets it later.
-func TestAnswerAfterACopy(t *testing.T) {
-	for _, f := range families {
-		inLab(t, 2, func(l *lab) {
-			l.ports = 1
-			l.open(l.gateways[0], 0)
-			first, other := newConnection(f, 1000), newConnection(f, 2000)
-			ask := func(c *connection, id int) (sent bool) {
-				l.send(id, headertest.UDP(c.client, c.vip, "question"))
-				list, _ := l.take(id)
-				if len(list) == 1 {
-					c.source, c.backend = ends(&list[0].Tuple)
-				}
-				return len(list) == 1
-			}
-			if !ask(first, 0) {
-				t.Fatalf("no question leaves: %s", l.drops(0))
-			}
-			source := first.source
-			first.passes(l, 0, "the answer", headertest.UDP(first.backend, source, "answer"), first.vip, first.client)
-			l.settle(2 * time.Second)
-			if !ask(first, 1) || first.source != source {
-				t.Fatalf("the next question leaves from %s, want %s: %s", first.source, source, l.drops(1))
-			}
-			for range 20 { // gateway 1 may have said that its copy is in use
-				ask(other, 0)
-				l.settle(200 * time.Millisecond)
-			}
-			l.send(0, headertest.UDP(first.backend, source, "late answer"))
-			list, _ := l.take(0)
-			for i := range list {
-				if _, dst := ends(&list[i].Tuple); dst != first.client {
-					t.Errorf("the answer for %s reaches %s", first.client, dst)
-				}
-			}
-			later := false
-			for range 3 {
-				l.settle(11 * time.Second)
-				later = later || ask(other, 0)
-			}
-			if !later || other.source != source {
-				t.Errorf("later another client leaves from %s, want %s: %s", other.source, source, l.drops(0))
-			}
-		})
+// udp asks by a gateway, and reports whether the question leaves, and then from where.
+func (c *connection) udp(l *lab, id int) (source string, sent bool) {
+	l.send(id, headertest.UDP(c.client, c.vip, "question"))
+	list, _ := l.take(id)
+	if len(list) != 1 {
+		return "", false
 	}
+	source, c.backend = ends(&list[0].Tuple)
+	return source, true
+}
+
+// TestAnswerAfterACopy: a client's last question passes another gateway, by its copy. The flow's
+// gateway does not see it, and ends the flow because ports are short. Another client does not get
+// the port while the backend may answer the first one, and gets it later. If no question has passed
+// the other gateway, another client gets the port at once.
+func TestAnswerAfterACopy(t *testing.T) {
+	type question struct {
+		by    int
+		after time.Duration
+	}
+	for _, c := range []struct {
+		name      string
+		questions []question // all but the last one are answered
+		late      time.Duration
+		at        []time.Duration // when another client asks
+	}{
+		{"one of two", []question{{0, 0}, {1, 2 * time.Second}}, 4 * time.Second, []time.Duration{time.Second}},
+		{"one of three", []question{{0, 0}, {1, 100 * time.Millisecond}, {1, 7900 * time.Millisecond}},
+			12 * time.Second, []time.Duration{200 * time.Millisecond, 10300 * time.Millisecond}},
+	} {
+		for _, f := range families {
+			inLab(t, 2, func(l *lab) {
+				l.ports = 1
+				l.open(l.gateways[0], 0)
+				first, other := newConnection(f, 1000), newConnection(f, 2000)
+				source := ""
+				for i, q := range c.questions {
+					l.settle(q.after)
+					from, sent := first.udp(l, q.by)
+					if !sent || i > 0 && from != source {
+						t.Fatalf("%s: question %d leaves from %s, want %s: %s", c.name, i, from, source, l.drops(q.by))
+					}
+					l.settle(0) // gateway 0 learns of a change of the copy
+					if source = from; i < len(c.questions)-1 {
+						answer := headertest.UDP(first.backend, source, "answer")
+						first.passes(l, 0, "the answer", answer, first.vip, first.client)
+					}
+				}
+				asked := time.Now()
+				for _, at := range c.at {
+					l.settle(at - time.Since(asked))
+					other.udp(l, 0)
+				}
+				l.settle(c.late - time.Since(asked))
+				l.send(0, headertest.UDP(first.backend, source, "late answer"))
+				list, _ := l.take(0)
+				for i := range list {
+					if _, dst := ends(&list[i].Tuple); dst != first.client {
+						t.Errorf("%s: the answer for %s reaches %s", c.name, first.client, dst)
+					}
+				}
+				later := false
+				for range 4 {
+					l.settle(11 * time.Second)
+					from, sent := other.udp(l, 0)
+					later = later || sent && from == source
+				}
+				if !later {
+					t.Errorf("%s: later another client does not get the port: %s", c.name, l.drops(0))
+				}
+			})
+		}
+	}
+	inLab(t, 2, func(l *lab) {
+		l.ports = 1
+		l.open(l.gateways[0], 0)
+		first, other := newConnection(families[0], 1000), newConnection(families[0], 2000)
+		source, _ := first.udp(l, 0)
+		answer := headertest.UDP(first.backend, source, "answer")
+		first.passes(l, 0, "the answer", answer, first.vip, first.client)
+		l.settle(1200 * time.Millisecond)
+		if _, sent := other.udp(l, 0); sent {
+			t.Error("another client gets a port of which the other gateway has a copy")
+		}
+		l.settle(0)
+		if from, sent := other.udp(l, 0); !sent || from != source {
+			t.Errorf("another client asks again: from %s, want %s: %s", from, source, l.drops(0))
+		}
+	})
 }
 
 // TestTakenBack: a gateway that lost its memory gets its flows back.

@@ -45,15 +45,16 @@ func (t *Table) Sight(n uint32) conn.Sighting {
 	return conn.Sighting{State: t.Records[t.copies[n]].State}
 }
 
-// Remove ends a copy.
-func (t *Table) Remove(n uint32) {
+// Remove ends a copy, which has forwarded no datagram.
+func (t *Table) Remove(n uint32) group.Age {
 	reply := t.copies[n]
 	if t.numbers[reply] != n {
-		return
+		return 1
 	}
 	delete(t.numbers, reply)
 	delete(t.Records, reply)
 	t.free = append(t.free, n)
+	return 0
 }
 
 // End ends a copy, and returns its number.

@@ -31,7 +31,7 @@ type Receiver struct {
 	waiting bool   // an Applied was sent: started and sent are valid
 	lastSeq uint64 // of the last message applied
 	acked   uint64 // of the last message acknowledged
-	refused []refused
+	remarks []remark
 	refusal [group.MaxRefusal + 1]uint64
 	buffer  []group.Message
 	mine    []group.Record
@@ -39,10 +39,11 @@ type Receiver struct {
 	answer  wire.Acknowledgement
 }
 
-// refused is a message of which there is no copy, to be acknowledged.
-type refused struct {
+// remark is what the acknowledgement is to say about a message.
+type remark struct {
 	seq    uint64
 	reason group.Refusal
+	age    group.Age
 }
 
 // NewReceiver returns the member's end of a new stream. It changes nothing until a Hello arrives.
@@ -122,15 +123,17 @@ func (r *Receiver) apply(frame []byte) error {
 		}
 	}
 	for i := range messages {
-		m, refusal := &messages[i], group.ForeignAddress
+		m, refusal, age := &messages[i], group.ForeignAddress, group.Age(0)
 		if m.Kind == group.Set && !slices.Contains(r.c.Sources, m.Record.Reply.Dst) {
 			r.c.Copies.Refuse(m)
 		} else {
-			refusal = r.c.Copies.Apply(m)
+			refusal, age = r.c.Copies.Apply(m)
 		}
 		if refusal != group.Accepted {
 			r.refusal[refusal]++
-			r.refused = append(r.refused, refused{m.Seq, refusal})
+		}
+		if refusal != group.Accepted || age != 0 {
+			r.remarks = append(r.remarks, remark{m.Seq, refusal, age})
 		}
 	}
 	r.lastSeq += uint64(len(messages))
@@ -160,13 +163,13 @@ func (r *Receiver) Next(now int64, to []byte) []byte {
 	r.sent = now
 	r.acked = min(r.lastSeq, r.acked+wire.MaxMessages)
 	a := &r.answer
-	a.Sent, a.Seq, a.Refused = now, r.acked, a.Refused[:0]
+	a.Sent, a.Seq, a.Remarks = now, r.acked, a.Remarks[:0]
 	n := 0
-	for ; n < len(r.refused) && r.refused[n].seq <= r.acked; n++ {
-		f := r.refused[n]
-		a.Refused = append(a.Refused, wire.Refused{Back: uint16(r.acked - f.seq), Reason: f.reason})
+	for ; n < len(r.remarks) && r.remarks[n].seq <= r.acked; n++ {
+		m := r.remarks[n]
+		a.Remarks = append(a.Remarks, wire.Remark{Back: uint16(r.acked - m.seq), Reason: m.reason, Age: m.age})
 	}
-	r.refused = slices.Delete(r.refused, 0, n)
+	r.remarks = slices.Delete(r.remarks, 0, n)
 	return wire.AppendApplied(to, a)
 }
 

@@ -46,7 +46,7 @@ type Sender struct {
 	heard   bool   // an Applied has arrived
 	beaten  bool   // a beat was sent
 	beat    int64  // when the last beat was sent
-	refused []group.Refused
+	remarks []group.Remark
 	refusal [group.MaxRefusal + 1]uint64
 	buffer  []group.Message
 	mine    []group.Record
@@ -161,20 +161,22 @@ func (s *Sender) acknowledged(frame []byte, now int64) error {
 	if a.Seq < s.applied || a.Seq > s.lastSeq || s.heard && a.Sent < s.echo {
 		return ErrUnexpected
 	}
-	s.refused = s.refused[:0]
-	for _, r := range a.Refused {
+	s.remarks = s.remarks[:0]
+	for _, r := range a.Remarks {
 		seq := a.Seq - uint64(r.Back)
 		if seq <= s.applied {
 			return ErrUnexpected
 		}
-		s.refused = append(s.refused, group.Refused{Seq: seq, Reason: r.Reason})
+		s.remarks = append(s.remarks, group.Remark{Seq: seq, Reason: r.Reason, Forwarded: r.Age.Before(now)})
 	}
-	for _, r := range a.Refused {
-		s.refusal[r.Reason]++
+	for _, r := range a.Remarks {
+		if r.Reason != group.Accepted {
+			s.refusal[r.Reason]++
+		}
 	}
 	s.applied, s.echo, s.heard = a.Seq, a.Sent, true
 	s.c.Lease.Heard(now)
-	s.c.Ledger.Applied(s.c.Member, a.Seq, s.refused)
+	s.c.Ledger.Applied(s.c.Member, a.Seq, s.remarks)
 	return nil
 }
 

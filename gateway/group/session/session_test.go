@@ -250,7 +250,7 @@ func TestRefusedAnswers(t *testing.T) {
 	applied := func(sent int64, seq uint64, back ...uint16) []byte {
 		a := wire.Acknowledgement{Sent: sent, Seq: seq}
 		for _, b := range back {
-			a.Refused = append(a.Refused, wire.Refused{Back: b, Reason: group.TableFull})
+			a.Remarks = append(a.Remarks, wire.Remark{Back: b, Reason: group.TableFull})
 		}
 		return wire.AppendApplied(nil, &a)
 	}

@@ -11,45 +11,53 @@ import (
 type Acknowledgement struct {
 	Sent    int64  // time at which the member sent it, in nanoseconds of the member's clock
 	Seq     uint64 // of the last message that the member has applied
-	Refused []Refused
+	Remarks []Remark
 }
 
-// Refused is a message that the member has read, and of whose record it has no copy.
-type Refused struct {
+// Remark is what the member says about a message that it has applied: a Reason, or an Age.
+type Remark struct {
 	// Back is how many messages before Acknowledgement.Seq it was: below MaxMessages.
 	Back   uint16
-	Reason group.Refusal
+	Reason group.Refusal // why there is no copy
+	Age    group.Age     // of the last datagram of a copy that has ended
 }
 
-// refusedBytes are the bytes of one Refused.
-const refusedBytes = 2 + 1
-
-// AppendApplied appends Applied. Refused must be in the order of the messages.
+// AppendApplied appends Applied. Remarks must be in the order of the messages.
 func AppendApplied(to []byte, a *Acknowledgement) []byte {
 	to = binary.BigEndian.AppendUint64(append(to, byte(Applied)), uint64(a.Sent))
 	to = binary.BigEndian.AppendUint64(to, a.Seq)
-	for _, r := range a.Refused {
+	for _, r := range a.Remarks {
 		to = append(binary.BigEndian.AppendUint16(to, r.Back), byte(r.Reason))
+		if r.Reason == group.Accepted {
+			to = binary.BigEndian.AppendUint16(to, uint16(r.Age))
+		}
 	}
 	return to
 }
 
 // ReadApplied reads Applied into a, whose memory it uses again.
 func ReadApplied(frame []byte, a *Acknowledgement) error {
-	const head = 1 + 8 + 8
-	if KindOf(frame) != Applied || len(frame) < head || (len(frame)-head)%refusedBytes != 0 {
+	const head, remark, age = 1 + 8 + 8, 2 + 1, 2
+	if KindOf(frame) != Applied || len(frame) < head {
 		return ErrMalformed
 	}
 	a.Sent, a.Seq = int64(binary.BigEndian.Uint64(frame[1:])), binary.BigEndian.Uint64(frame[9:])
-	a.Refused = a.Refused[:0]
+	a.Remarks = a.Remarks[:0]
 	last := uint16(MaxMessages)
-	for b := frame[head:]; len(b) > 0; b = b[refusedBytes:] {
-		r := Refused{Back: binary.BigEndian.Uint16(b), Reason: group.Refusal(b[2])}
-		if r.Back >= last || uint64(r.Back) >= a.Seq || r.Reason == group.Accepted || r.Reason > group.MaxRefusal {
+	for b := frame[head:]; len(b) > 0; {
+		if len(b) < remark {
+			return ErrMalformed
+		}
+		r := Remark{Back: binary.BigEndian.Uint16(b), Reason: group.Refusal(b[2])}
+		if b = b[remark:]; r.Reason == group.Accepted && len(b) >= age {
+			r.Age, b = group.Age(binary.BigEndian.Uint16(b)), b[age:]
+		}
+		if r.Back >= last || uint64(r.Back) >= a.Seq || r.Reason > group.MaxRefusal ||
+			r.Reason == group.Accepted && r.Age == 0 {
 			return ErrMalformed
 		}
 		last = r.Back
-		a.Refused = append(a.Refused, r)
+		a.Remarks = append(a.Remarks, r)
 	}
 	return nil
 }

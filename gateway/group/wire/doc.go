@@ -8,7 +8,7 @@
 //	                                                     both directions, first frame of each
 //	Records  2  seq u64  message...                      owner to member
 //	Beat     3  echo i64                                 owner to member
-//	Applied  4  sent i64  seq u64  {index u16  reason}...  member to owner
+//	Applied  4  sent i64  seq u64  remark...             member to owner
 //	Mine     5  last u8  record...                       member to owner, after its Hello
 //	Saw      6  {slot u32  state u8  notes u8}...        member to owner
 //
@@ -23,6 +23,8 @@
 //	        client tuple, reply tuple: source and destination, of 4 or 16 bytes each, two u16 ports
 //
 //	notes:  1 Proof   2 Reset   4 ResetBy   8 Outlived   16 Asked   32 Lost   64 HeaderAcked
+//
+//	remark: u16 messages before seq; reason u8; age u16 if the reason is 0
 //
 // Each value has one encoding: a frame that is decoded and encoded again is the same bytes. A frame
 // with an error in any part is an error as a whole, so that nothing of it is applied.

@@ -7,7 +7,7 @@ import (
 )
 
 // Version is the version of the messages. Gateways of a group must have the same one.
-const Version = 7
+const Version = 8
 
 // Kind is the kind of a frame.
 type Kind uint8

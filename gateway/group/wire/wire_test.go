@@ -60,8 +60,8 @@ var messages = []group.Message{
 	{Kind: group.Complete, Seq: 6},
 }
 
-func applied(seq uint64, refused ...Refused) []byte {
-	return AppendApplied(nil, &Acknowledgement{Sent: 1e9, Seq: seq, Refused: refused})
+func applied(seq uint64, remarks ...Remark) []byte {
+	return AppendApplied(nil, &Acknowledgement{Sent: 1e9, Seq: seq, Remarks: remarks})
 }
 
 // frames returns one frame of each kind at least.
@@ -70,7 +70,7 @@ func frames() [][]byte {
 		AppendHello(nil, Greeting{Name: "gw-a", Incarnation: 3, Sources: 4}),
 		AppendRecords(nil, messages),
 		AppendBeat(nil, 1e9),
-		applied(6, Refused{4, group.TableFull}, Refused{0, group.OtherFlow}),
+		applied(6, Remark{4, group.TableFull, 0}, Remark{2, group.Accepted, 300}, Remark{0, group.OtherFlow, 0}),
 		AppendMine(nil, records, false),
 		AppendMine(nil, nil, true),
 		AppendSaw(nil, []group.Sighting{
@@ -183,10 +183,10 @@ func TestMalformed(t *testing.T) {
 		{"a side without an RST", []byte{byte(Saw), 0, 0, 0, 7, byte(conn.Established), 4}},
 		{"unknown note", []byte{byte(Saw), 0, 0, 0, 7, byte(conn.Established), 128}},
 		{"last is neither 0 nor 1", []byte{byte(Mine), 2}},
-		{"refused twice", applied(9, Refused{1, group.TableFull}, Refused{1, group.TableFull})},
-		{"refused before the first message", applied(2, Refused{2, group.TableFull})},
-		{"refused without a reason", applied(2, Refused{1, group.Accepted})},
-		{"refused for an unknown reason", applied(2, Refused{1, group.MaxRefusal + 1})},
+		{"refused twice", applied(9, Remark{1, group.TableFull, 0}, Remark{1, group.TableFull, 0})},
+		{"refused before the first message", applied(2, Remark{2, group.TableFull, 0})},
+		{"neither a reason nor an age", applied(2, Remark{1, group.Accepted, 0})},
+		{"refused for an unknown reason", applied(2, Remark{1, group.MaxRefusal + 1, 0})},
 	} {
 		if b := again(c.frame); b != nil {
 			t.Errorf("%s: %x was read", c.name, c.frame)
