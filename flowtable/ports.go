@@ -141,12 +141,13 @@ func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now Ticks) (hash u
 	if s == Created && h.probed <= shortTries {
 		return hash, s
 	}
-	wanted := false
+	recalls := 0
 	if h.recalls != nil {
 		ps.reply.ports = n.replyPorts(0)
 		if ps.to = h.secret.hash(a.v6, &ps.reply); s != Created {
-			hash, s = ps.takeRecalled(h)
-			wanted = s == Created
+			hash, s, recalls = ps.takeRecalled(h)
+		} else if !ps.recalled(h) {
+			recalls = 1
 		}
 	}
 	if s != Created {
@@ -157,7 +158,7 @@ func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now Ticks) (hash u
 			hash, s = ps.takeHeld(h)
 		}
 	}
-	if h.recalls != nil && (wanted || s != Created || !ps.recalled(h)) {
+	for range recalls {
 		ps.recall(h)
 	}
 	return hash, s

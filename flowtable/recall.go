@@ -9,10 +9,12 @@ import (
 
 // The port of a told flow (group.go) that a search ends is held until the other gateways have
 // acknowledged the end, so the search does not get it. The port is *recalled*: the handle remembers
-// it for a later flow to the same backend. A search recalls a port if
+// it for a later flow to the same backend. A search recalls
 //
-//	it finds no port, or gets a recalled one
-//	it tries more than shortTries ports, and no port towards the backend is recalled
+//	one port if it finds none, or gets a recalled one
+//	one for each recalled one that another search has found
+//	one in reserve, if it gets the last recalled one that is released
+//	one if it tries more than shortTries ports, and none towards the backend is recalled
 //
 // So the flows of a round trip between gateways are refused when ports become short, and then each
 // flow gets the port that was recalled for an earlier one.
@@ -55,9 +57,11 @@ func (r *recalls) remove(k int) {
 	r.n--
 }
 
-// takeRecalled takes a port that was recalled and is released.
-func (ps *portSearch) takeRecalled(h *Handle) (hash uint64, s Status) {
+// takeRecalled takes a port that was recalled and is released. It returns the number of ports to
+// recall.
+func (ps *portSearch) takeRecalled(h *Handle) (hash uint64, s Status, recalls int) {
 	r, proto := h.recalls, ps.n.Client.Proto
+	s = PortsExhausted
 	for k, looks := 0, 0; k < r.n && looks < recallLooks; {
 		c := r.list[k]
 		switch {
@@ -69,16 +73,19 @@ func (ps *portSearch) takeRecalled(h *Handle) (hash uint64, s Status) {
 			looks++
 			continue
 		}
-		r.remove(k)
-		if h.Held(c.flow) {
+		if s == Created && !h.Held(c.flow) {
+			return hash, s, recalls + 1
+		}
+		if r.remove(k); h.Held(c.flow) {
 			continue
 		}
 		if hash, s = ps.probe(h, c.port, header.Stateful(proto)); s == Created {
 			h.p.portsTaken[b2i(header.Stateful(proto))].Add(1)
-			return hash, s
+		} else {
+			recalls++ // another search has it
 		}
 	}
-	return 0, PortsExhausted
+	return hash, s, recalls + 1 + b2i(s == Created)
 }
 
 // recalled reports whether a port towards the backend is recalled.
