@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // changes is a ring of the records of tracked flows, and of copies, that packets or a handle have
 // changed or ended. It says which records to read, not how they have changed: a reader finds the
-// flow as it is. If the ring is full, the reader must read all records (group.missed).
+// flow as it is. If the ring is full, the handle sets markMissed of the record, and group.missed.
 //
 // Writers: the handle writes entries and tail, the reader head.
 type changes struct {
@@ -23,7 +23,8 @@ const changesSize = 1 << 13
 func (h *Handle) change(r Ref) {
 	c := h.changes
 	if c.next-c.head.Load() == changesSize {
-		h.t.group.missed.Store(true)
+		h.t.markOf(r).Or(markMissed)
+		h.t.group.missed.Store(true) // publishes the mark; pairs with the swap in Changed
 		return
 	}
 	c.entries[c.next%changesSize].Store(uint32(r))
@@ -55,11 +56,18 @@ func (h *Handle) Publish() (unread bool) {
 	return c.next != c.head.Load()
 }
 
+// Bounds of the search for records with markMissed in one call of Changed: 60 us for marks that
+// are not set, and as many calls of do as a ring has entries.
+const (
+	missedMarks = 1 << 16
+	missedCalls = changesSize
+)
+
 // Changed calls do with each tracked flow, or copy, that a handle has changed or ended since the
-// last call. A record may have another flow by then. all says that more have changed than the rings
-// have room for: then the caller must read all records. Only one goroutine may call it.
-func (t *Table) Changed(do func(r Ref)) (all bool) {
-	all = t.group.missed.Swap(false)
+// last call. A record may have another flow by then. If more have changed than the rings have room
+// for, it finds them in several calls, and returns true if it must be called again. Only one
+// goroutine may call it.
+func (t *Table) Changed(do func(r Ref)) (more bool) {
 	for i := range t.participants[:t.watermark.Load()] {
 		c := t.participants[i].changes.Load()
 		if c == nil {
@@ -71,5 +79,27 @@ func (t *Table) Changed(do func(r Ref)) (all bool) {
 		}
 		c.head.Store(head) // the handle may write these entries again
 	}
-	return all
+	return t.findMissed(do)
+}
+
+// findMissed is Changed for records that did not fit into a ring. It looks at each mark once after
+// missed was set.
+func (t *Table) findMissed(do func(r Ref)) (more bool) {
+	g, slots := &t.group, t.Slots()
+	if g.missed.Swap(false) {
+		g.unsearched = slots
+	}
+	for looks, calls := 0, 0; g.unsearched > 0 && looks < missedMarks && calls < missedCalls; looks++ {
+		slot := g.next
+		if g.next++; g.next == slots {
+			g.next = 0
+		}
+		g.unsearched--
+		if w := &g.marks[slot]; w.Load()&markMissed != 0 {
+			w.And(^uint32(markMissed)) // before do: a later change is noted again
+			do(t.AtSlot(slot))
+			calls++
+		}
+	}
+	return g.unsearched > 0
 }

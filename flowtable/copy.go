@@ -161,7 +161,7 @@ func (h *Handle) write(a *arena, i uint32, client *key, r *conn.Record, mark uin
 		m = m.At(now - Ticks(unusedTicks))
 	}
 	f.next.Store(r.Opening) // the record is in no list
-	h.t.mark(a, i).Store(mark)
+	h.t.startMark(a, i, mark)
 	f.meta.Store(uint64(m&^conn.MetaResetNotes | conn.MetaPending))
 	f.bound.Store(0)
 	f.owner.Store(0)

@@ -111,7 +111,7 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 		born |= conn.MetaProxied
 	}
 	if h.t.group.marks != nil {
-		h.t.mark(a, i).Store(uint32(b2i(n.Tracked)) * markTracked)
+		h.t.startMark(a, i, uint32(b2i(n.Tracked))*markTracked)
 	}
 	f.meta.Store(uint64(born | conn.MetaPending))
 	f.bound.Store(0)

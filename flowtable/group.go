@@ -20,6 +20,8 @@ import (
 //	15  markLostTold  of a copy: Sight has returned that
 //	16  markOwner     8 bits: the flow is a copy of a flow of this owner, 1 to MaxOwners
 //	24  markEarlier   of a copy: it was made before the gateway was in step, so its flow may be old
+//	25  markMissed    the record has changed, and a ring of changes had no room; it is kept when
+//	                  another flow gets the record
 //
 // # Copies
 //
@@ -50,6 +52,7 @@ const (
 	markLostTold    = 1 << 15
 	markOwnerShift  = 16
 	markEarlier     = 1 << 24
+	markMissed      = 1 << 25
 )
 
 // MaxOwners is the greatest number of gateways whose copies a table has.
@@ -67,7 +70,10 @@ type group struct {
 	held     [2]atomic.Int32
 	// outSince is the tick of OutOfStepSince; 0: all gateways are in step.
 	outSince atomic.Uint32
-	missed   atomic.Bool // a change was not noted, for lack of room
+	missed   atomic.Bool // a record has got markMissed
+
+	// Only the caller of Changed uses these: the next mark to look at, and how many are left.
+	next, unsearched uint32
 }
 
 // copyShare: an owner's copies take at most one in copyShare of the flows of a family.
@@ -110,6 +116,12 @@ func (t *Table) mark(a *arena, i uint32) *atomic.Uint32 {
 		i += t.arenas[0].records + 1
 	}
 	return &t.group.marks[i]
+}
+
+// startMark sets the mark of a record that gets another flow.
+func (t *Table) startMark(a *arena, i, mark uint32) {
+	w := t.mark(a, i)
+	w.Store(w.Load()&markMissed | mark)
 }
 
 func (t *Table) markOf(r Ref) *atomic.Uint32 { return &t.group.marks[t.Slot(r)] }

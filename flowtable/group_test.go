@@ -2,6 +2,7 @@ package flowtable
 
 import (
 	"math"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -610,10 +611,10 @@ func TestLostStays(t *testing.T) {
 
 func TestChanged(t *testing.T) {
 	tb, h := groupTable(t, 2*changesSize, 0)
-	changed := func() (list []Ref, all bool) {
+	changed := func() (list []Ref, more bool) {
 		h.Publish()
-		all = tb.Changed(func(r Ref) { list = append(list, r) })
-		return list, all
+		more = tb.Changed(func(r Ref) { list = append(list, r) })
+		return list, more
 	}
 	f := tracked(false, 1)
 	r, own := h.mustCreate(t, bootTime, f), h.mustCreate(t, bootTime, newFlow(header.ProtoTCP, false, 2))
@@ -635,21 +636,72 @@ func TestChanged(t *testing.T) {
 	}
 	for _, s := range steps {
 		s.do()
-		list, all := changed()
-		if all || len(list) != s.want || s.want == 1 && list[0] != r {
-			t.Errorf("%s: changed %v, all %t", s.name, list, all)
+		list, more := changed()
+		if more || len(list) != s.want || s.want == 1 && list[0] != r {
+			t.Errorf("%s: changed %v, more %t", s.name, list, more)
 		}
 	}
-	h.Release(r, h.now)
-	for range changesSize + 1 {
-		h.change(own)
+}
+
+// TestManyChanges: if a ring is full, records that have changed are found, and no others. Each call
+// has bounded work. The end of a copy is found also if its record has another flow.
+func TestManyChanges(t *testing.T) {
+	const flows, changed = 80_000, 3 * changesSize
+	tb, h := groupTable(t, flows, 100)
+	var all []Ref
+	for n := range uint32(flows - 1) {
+		if n%64 == 0 {
+			h.Enter(bootTime)
+		}
+		f := newFlow(header.ProtoUDP, false, n)
+		f.Tracked = true
+		all = append(all, h.mustCreate(t, bootTime, f))
 	}
-	if list, all := changed(); !all || len(list) != changesSize {
-		t.Errorf("after too many changes: %d, all %t", len(list), all)
+	rec := foreign(true, 1, Established)
+	last, _ := h.Copy(bootTime, 1, &rec)
+	find := func(what string, want map[Ref]bool) {
+		t.Helper()
+		h.Publish()
+		calls := 0
+		for more := true; more; calls++ {
+			n := 0
+			more = tb.Changed(func(r Ref) {
+				if n++; !want[r] {
+					t.Fatalf("%s: record %d has not changed, or is found twice", what, r)
+				}
+				delete(want, r)
+			})
+			if n > changesSize+missedCalls || calls > 1000 {
+				t.Fatalf("%s: %d records in a call, %d calls", what, n, calls)
+			}
+		}
+		if len(want) > 0 {
+			t.Errorf("%s: %d records are not found", what, len(want))
+		}
 	}
-	if list, all := changed(); all || len(list) != 0 {
-		t.Errorf("then: %d, all %t", len(list), all)
+	for _, step := range []uint32{1, (flows - 1) / changed} {
+		want := map[Ref]bool{}
+		for n := range uint32(changed) {
+			h.change(all[n*step])
+			want[all[n*step]] = true
+		}
+		find("changed", want)
 	}
+	find("nothing", map[Ref]bool{})
+	want := map[Ref]bool{last: true}
+	for n := range changesSize {
+		h.change(all[n])
+		want[all[n]] = true
+	}
+	h.Delete(last)
+	for n := uint32(0); ; n++ {
+		h.Enter(bootTime)
+		if r := h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, true, 100+n)); r == last {
+			break
+		}
+	}
+	find("the end of a copy", want)
+	validate(t, tb)
 }
 
 func TestAnswer(t *testing.T) {
@@ -692,12 +744,7 @@ func TestTellAndEnd(t *testing.T) {
 				told++
 			}
 		}
-		if tb.Changed(see) {
-			for slot := range tb.Slots() {
-				if r := tb.AtSlot(slot); r != 0 {
-					see(r)
-				}
-			}
+		for tb.Changed(see) {
 		}
 		h.Leave()
 	}
@@ -717,6 +764,9 @@ func TestTellAndEnd(t *testing.T) {
 		}
 		writers.Go(func() {
 			for round := range uint32(20_000) {
+				if round%64 == 0 {
+					runtime.Gosched() // on one CPU the reader has its turn, too
+				}
 				h.Enter(bootTime)
 				f := tracked(false, w*1000+round%97)
 				r, s := h.Create(bootTime, &f)

@@ -12,7 +12,7 @@ import (
 // benchFlows is how many flows live at once.
 const benchFlows = 100_000
 
-func benchGateway(b *testing.B, own int) *Flows {
+func benchGateway(b testing.TB, own int) *Flows {
 	table, err := flowtable.NewHeap(flowtable.Config{
 		IPv4Flows: 4 * benchFlows, HalfOpen: 2 * benchFlows, Timeouts: flowtable.DefaultTimeouts(), Group: true,
 	})

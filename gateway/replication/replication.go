@@ -227,11 +227,7 @@ func (f *Flows) Step() {
 	f.handle.Enter(f.now()) // also if it is online: the refs of earlier calls are not used any more
 	f.board.Rest()          // before the look at the rings: a later change wakes the goroutine again
 	if f.table.Changed(f.see) {
-		for slot := range f.table.Slots() {
-			if r := f.table.AtSlot(slot); r != 0 {
-				f.see(r)
-			}
-		}
+		f.wake() // for the next Step
 	}
 	f.lookOutOfStep()
 	f.lookAtCopies()

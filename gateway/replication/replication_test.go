@@ -674,6 +674,66 @@ func TestPortsAreHeld(t *testing.T) {
 	}
 }
 
+// TestManyChanges: if more flows change at once than a worker's ring of changes has room for, a
+// member is told of all of them, in several steps, and of no others.
+func TestManyChanges(t *testing.T) {
+	const flows, changed = 40_000, 10_000
+	f := benchGateway(t, 0)
+	woken := false
+	f.wake = func() { woken = true }
+	l := f.Ledger()
+	l.Connected(0)
+	w, err := f.table.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := func(what string, want int) {
+		t.Helper()
+		w.Leave()
+		got, seq := map[uint32]bool{}, uint64(0)
+		for more := true; more; {
+			woken = false
+			f.Step()
+			more = woken
+			for {
+				messages := l.Send(0, f.Read, nil, 1024)
+				if len(messages) == 0 {
+					break
+				}
+				for _, m := range messages {
+					if m.Kind == group.Set {
+						got[m.Slot] = true
+					}
+				}
+				seq = messages[len(messages)-1].Seq
+				l.Applied(0, seq, nil)
+			}
+			f.rest()
+		}
+		if len(got) != want {
+			t.Errorf("%s: told of %d flows, want %d", what, len(got), want)
+		}
+	}
+	var refs []flowtable.Ref
+	w.Enter(f.now())
+	for n := range uint32(flows) {
+		client, reply := benchTuples(0, n)
+		r, s := w.Create(f.now(), &flowtable.NewFlow{Client: client, Backend: reply.Src, BackendPort: 8080,
+			Source: reply.Dst, SourcePort: reply.DstPort, Tracked: true})
+		if s != flowtable.Created {
+			t.Fatal(s)
+		}
+		w.Observe(r, flowtable.ReplySide, flowtable.Segment{Flags: header.TCPSYN | header.TCPACK}, f.now())
+		refs = append(refs, r)
+	}
+	told("made", flows)
+	w.Enter(f.now())
+	for n := range uint32(changed) {
+		w.Observe(refs[n*flows/changed], flowtable.ClientSide, flowtable.Segment{Flags: header.TCPACK, Ack: 1}, f.now())
+	}
+	told("changed", changed)
+}
+
 // TestPortsShort: a flow whose port is short gets the port of one that is over, as soon as the
 // other gateway has acknowledged the end. If that one is away, no flow of which it may have a copy
 // ends in vain, and others end.
