@@ -1,6 +1,7 @@
 package flowtable
 
 import (
+	"encoding/binary"
 	"sync/atomic"
 	"time"
 
@@ -104,8 +105,12 @@ func (h *Handle) NewCopy(r Ref, now Time, within time.Duration) bool {
 
 func (h *Handle) countCopy(f, owner int, s State) {
 	h.t.group.copies[owner][f].Add(1)
-	h.t.group.halfOpen.Add(int32(b2i(s.HalfOpen())))
-	h.t.group.open.Add(int32(b2i(s.Connection())))
+	if s.HalfOpen() {
+		h.t.group.halfOpen.Add(1)
+	}
+	if s.Connection() {
+		h.t.group.open.Add(1)
+	}
 }
 
 // HoldPort makes a record that holds the source port of a reply tuple, as one of a told flow that
@@ -313,6 +318,20 @@ func Answered(s State) bool { return s != None && s != SynSeen && s != UDPNew &&
 // Tuple returns one of the tuples of a record, whose flow may have ended and hold its port.
 func (h *Handle) Tuple(ref Ref, side Side, out *header.Tuple) {
 	h.arena(ref&refV6 != 0).tuple(ref.index(), side, out)
+}
+
+// SourceOf returns the source address of a record's packets to the backend.
+func (h *Handle) SourceOf(ref Ref) header.Addr {
+	a, i := h.arena(ref&refV6 != 0), ref.index()
+	var to header.Addr
+	if a.v6 {
+		binary.BigEndian.PutUint64(to[:8], a.six[i].addr[ReplySide][2])
+		binary.BigEndian.PutUint64(to[8:], a.six[i].addr[ReplySide][3])
+		return to
+	}
+	to = header.AddrFrom4([4]byte{})
+	binary.BigEndian.PutUint32(to[12:], uint32(a.four[i].addr[ReplySide]))
+	return to
 }
 
 // PortHolder returns the record of an ended flow that holds its port with a reply tuple, or 0. It

@@ -111,6 +111,9 @@ func (t *Table) AtSlot(slot uint32) Ref {
 	return Ref(slot)
 }
 
+// WasUsed reports whether a record was ever used.
+func (t *Table) WasUsed(r Ref) bool { return r.index() < t.arenas[family(r&refV6 != 0)].fresh.Load() }
+
 func (t *Table) mark(a *arena, i uint32) *atomic.Uint32 {
 	if a.v6 {
 		i += t.arenas[0].records + 1
@@ -247,14 +250,15 @@ func (h *Handle) set(r Ref, bit, unless uint32) bool {
 	}
 }
 
-// Track makes a live flow tracked: for flows of an earlier process. An answer of the backend that
-// was seen has left, as far as is known.
-func (h *Handle) Track(r Ref) {
+// Track makes a live flow of an earlier process tracked. An answer of the backend that was seen has
+// left, as far as is known: then the flow is told, and Track returns true. No packet may pass.
+func (h *Handle) Track(r Ref) (told bool) {
 	mark := uint32(markTracked)
-	if Answered(h.Flow(r).State()) {
-		mark |= markLeft
+	if told = Answered(h.Flow(r).State()); told {
+		mark |= markLeft | markTold
 	}
 	h.t.markOf(r).Or(mark)
+	return told
 }
 
 // Tell must be called before the group's ledger gets a tracked flow. It returns false if the flow

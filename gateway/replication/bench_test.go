@@ -106,3 +106,48 @@ func BenchmarkOwner(b *testing.B) {
 	}
 	b.ReportMetric(float64(f.table.HeldPorts()), "held")
 }
+
+// BenchmarkRecover is what a process that takes over does with the table before its workers run: of
+// a million flows, half are copies.
+func BenchmarkRecover(b *testing.B) {
+	const flows = 1_000_000
+	table, err := flowtable.NewHeap(flowtable.Config{
+		IPv4Flows: flows, HalfOpen: flows, Timeouts: flowtable.DefaultTimeouts(), Group: true,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	h, err := table.Register()
+	if err != nil {
+		b.Fatal(err)
+	}
+	now := flowtable.Time(time.Hour)
+	for n := range uint32(flows) {
+		if n%64 == 0 {
+			h.Enter(now)
+		}
+		client, reply := benchTuples(int(n%2), n)
+		record := group.Record{Client: client, Reply: reply, State: flowtable.Established}
+		s := flowtable.Created
+		if n%2 == 0 {
+			_, s = h.Restore(now, &record)
+		} else {
+			_, s = h.Copy(now, 1, &record)
+		}
+		if s != flowtable.Created && s != flowtable.TableFull { // the chain of a key is full by chance
+			b.Fatal(n, s)
+		}
+	}
+	h.Leave()
+	f, err := New(Config{
+		Table: table, Workers: 1, Sources: sources(0), Others: []Other{{Sources: sources(1)}}, Complete: true,
+		Unowned: true, Now: func() int64 { return int64(now) },
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		f.Recover()
+	}
+	b.ReportMetric(b.Elapsed().Seconds()/float64(b.N), "s/recover")
+}

@@ -3,7 +3,6 @@ package replication
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"sluice.dev/sluice/fastpath/copies"
@@ -170,51 +169,67 @@ func (f *Flows) rest() {
 	f.handle.Leave()
 }
 
-// ownerOf returns the number of the gateway whose source address a is: 0 for this one, or -1.
-func (f *Flows) ownerOf(a *header.Addr) int {
-	if slices.Contains(f.c.Sources, *a) {
-		return 0
+// source is a source address and the number of its gateway, 0 for this one.
+type source struct {
+	header.Addr
+	owner int
+}
+
+// sources returns the source addresses of all gateways.
+func (f *Flows) sources() (list []source) {
+	for _, a := range f.c.Sources {
+		list = append(list, source{a, 0})
 	}
 	for i, o := range f.others {
-		if o != nil && slices.Contains(o.Sources, *a) {
-			return i + 1
+		for k := 0; o != nil && k < len(o.Sources); k++ {
+			list = append(list, source{o.Sources[k], i + 1})
+		}
+	}
+	return list
+}
+
+// ownerOf returns the number of the gateway whose source address a is, or -1.
+func ownerOf(list []source, a header.Addr) int {
+	for i := range list {
+		if list[i].Addr == a {
+			return list[i].owner
 		}
 	}
 	return -1
 }
 
 // Recover gives the flows and held ports that are in the table to the Ledger and the Copies. No
-// worker may run.
+// worker may run. After a hand-over packets wait meanwhile (BenchmarkRecover).
 func (f *Flows) Recover() {
 	f.enter()
 	defer f.rest()
+	sources, now := f.sources(), f.now()
 	for slot := range f.table.Slots() {
 		r := f.table.AtSlot(slot)
-		if r == 0 {
+		if r == 0 || !f.table.WasUsed(r) {
 			continue
 		}
 		held, live := f.handle.Held(r), f.handle.Live(r)
 		if !held && !live {
 			continue
 		}
-		var reply header.Tuple
-		f.handle.Tuple(r, flowtable.ReplySide, &reply)
-		owner := f.ownerOf(&reply.Dst)
+		owner := ownerOf(sources, f.handle.SourceOf(r))
 		switch {
 		case held && owner == 0:
+			var reply header.Tuple
+			f.handle.Tuple(r, flowtable.ReplySide, &reply)
 			f.ledger.RecoveredHeld(slot, reply)
 		case held:
-			f.handle.Release(r, f.now())
+			f.handle.Release(r, now)
 		case owner == 0:
-			f.handle.Track(r)
 			if !f.c.Unowned { // while no process ran, packets have passed the others
-				f.handle.Refresh(r, f.now())
+				f.handle.Refresh(r, now)
 			}
-			if flowtable.Answered(f.handle.Flow(r).State()) && f.handle.Tell(r) {
+			if f.handle.Track(r) {
 				f.ledger.Recovered(slot)
 			}
 		case owner > 0:
-			f.handle.MarkCopy(r, owner, f.now())
+			f.handle.MarkCopy(r, owner, now)
 			f.copies[owner-1].Recovered(slot)
 		}
 	}
