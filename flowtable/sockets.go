@@ -2,6 +2,7 @@ package flowtable
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"unsafe"
 
 	"sluice.dev/sluice/nat/header"
@@ -27,6 +28,12 @@ func (s *Socket) Addr() (a header.Addr) {
 	binary.BigEndian.PutUint64(a[:8], s.Hi)
 	binary.BigEndian.PutUint64(a[8:], s.Lo)
 	return a
+}
+
+// AddrPort returns the address and the port.
+func (s *Socket) AddrPort() netip.AddrPort {
+	a := s.Addr()
+	return netip.AddrPortFrom(a.Netip(), s.Port)
 }
 
 // Is4 reports whether the address is IPv4.

@@ -3,7 +3,6 @@ package captures
 import (
 	"fmt"
 	"io"
-	"net/netip"
 	"runtime"
 	"strings"
 	"time"
@@ -14,7 +13,6 @@ import (
 
 	"sluice.dev/sluice/fastpath/capture"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/serve/status"
 )
@@ -129,18 +127,13 @@ func (f *file) describe(worker int, r *capture.Record, s *services.Snapshot) str
 			side = "backend"
 		}
 		if w.Backend != w.Frontend { // otherwise it has direct return
-			fmt.Fprintf(c, " backend=%v snat=%v", socket(&w.Backend), socket(&w.Source))
+			fmt.Fprintf(c, " backend=%v snat=%v", w.Backend.AddrPort(), w.Source.AddrPort())
 		}
-		fmt.Fprintf(c, " client=%v vip=%v protocol=%s from=%s", socket(&w.Client), socket(&w.Frontend),
+		fmt.Fprintf(c, " client=%v vip=%v protocol=%s from=%s", w.Client.AddrPort(), w.Frontend.AddrPort(),
 			status.ProtocolName(w.Proto), side)
 	}
 	fmt.Fprintf(c, " worker=%d", worker)
 	return c.String()
-}
-
-func socket(s *flowtable.Socket) netip.AddrPort {
-	a := s.Addr()
-	return netip.AddrPortFrom(a.Netip(), s.Port)
 }
 
 func (f *file) flush() error { return f.w.Flush() }

@@ -36,19 +36,14 @@ func (s *Sample) Sender() netip.Addr {
 	return s.Source.Addr()
 }
 
-func addrPort(s *flowtable.Socket) netip.AddrPort {
-	a := s.Addr()
-	return netip.AddrPortFrom(a.Netip(), s.Port)
-}
-
 // sampleOf finds the client and the Service of a record.
 func sampleOf(rec *capture.Record, snapshot *services.Snapshot) (s Sample) {
 	f := &rec.Flow
 	s.Reason, s.Weight, s.Protocol = rec.Reason, rec.Weight, f.Proto
 	if f.Known {
-		s.Client, s.VIP, s.Reply = addrPort(&f.Client), addrPort(&f.Frontend), f.Reply
+		s.Client, s.VIP, s.Reply = f.Client.AddrPort(), f.Frontend.AddrPort(), f.Reply
 		if f.Backend != f.Frontend { // a flow with direct return is not translated
-			s.SNAT, s.Backend = addrPort(&f.Source), addrPort(&f.Backend)
+			s.SNAT, s.Backend = f.Source.AddrPort(), f.Backend.AddrPort()
 		}
 		s.Service = serviceOf(f, snapshot)
 		return s
@@ -69,7 +64,7 @@ func sampleOf(rec *capture.Record, snapshot *services.Snapshot) (s Sample) {
 		s.Client, s.VIP, s.Service = netipOf(&t.Dst, t.DstPort), netipOf(&t.Src, t.SrcPort), from.Service.FullName()
 		s.Reply = true
 	default:
-		s.Source, s.Destination = addrPort(&f.Client), addrPort(&f.Frontend)
+		s.Source, s.Destination = f.Client.AddrPort(), f.Frontend.AddrPort()
 	}
 	return s
 }

@@ -94,9 +94,8 @@ func (c *encoder) time(b []byte, t flowtable.Time) []byte {
 }
 
 func appendSocket(b []byte, name string, s *flowtable.Socket) []byte {
-	a := s.Addr()
 	b = append(append(b, name...), '"')
-	return append(netip.AddrPortFrom(a.Netip(), s.Port).AppendTo(b), '"')
+	return append(s.AddrPort().AppendTo(b), '"')
 }
 
 // event appends the line of an event. No text in it needs an escape.

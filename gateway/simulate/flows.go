@@ -1,8 +1,6 @@
 package simulate
 
 import (
-	"net/netip"
-
 	"sluice.dev/sluice/fastpath/capture"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
@@ -201,8 +199,3 @@ func (g *gateway) end(f *capture.Flow, t *header.Tuple) flowtable.Socket {
 }
 
 func socketOf(b *services.Backend) flowtable.Socket { return flowtable.SocketOf(&b.Addr, b.Port) }
-
-func addrPort(s flowtable.Socket) netip.AddrPort {
-	a := s.Addr()
-	return netip.AddrPortFrom(a.Netip(), s.Port)
-}

@@ -117,12 +117,12 @@ func (s *simulation) byHash(n int, r *result) bool {
 
 // socket returns the backend of a result.
 func (s *simulation) socket(n int, r *result) netip.AddrPort {
-	return addrPort(s.of[n].backends[r.backend-1].socket)
+	return s.of[n].backends[r.backend-1].socket.AddrPort()
 }
 
 // example returns a flow with its results.
 func (s *simulation) example(k flowKey, f *flow, both bool) *status.SimulateFlow {
-	x := &status.SimulateFlow{Client: addrPort(k.client), VIP: addrPort(k.frontend),
+	x := &status.SimulateFlow{Client: k.client.AddrPort(), VIP: k.frontend.AddrPort(),
 		Protocol: status.ProtocolName(k.proto), Result: s.resultView(0, k, &f.of[0])}
 	if both {
 		was := s.resultView(1, k, &f.of[1])
@@ -163,7 +163,7 @@ func (s *simulation) services() (list []status.SimulateService) {
 			of[b.service] = v
 		}
 		v.Flows += b.flows
-		x := status.SimulateBackend{Address: addrPort(b.socket), Flows: b.flows, Expected: expected[b.backendKey],
+		x := status.SimulateBackend{Address: b.socket.AddrPort(), Flows: b.flows, Expected: expected[b.backendKey],
 			PortsPeak: g.ports.peak(b.socket, svc.Proto), PortsLimit: g.limit(!b.socket.Is4())}
 		v.Backends = append(v.Backends, x)
 	}
