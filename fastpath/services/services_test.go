@@ -154,7 +154,7 @@ func TestReadersWhileBuilding(t *testing.T) {
 				}
 				s := h.Load()
 				s.Frontends(func(f *Frontend) bool {
-					if be := s.Backend(f.Outside.Set.pick(7)); be == nil || addr(int(be.Port)) != f.Key.Addr {
+					if be := s.Backend(f.Outside.Set.Pick(7)); be == nil || addr(int(be.Port)) != f.Key.Addr {
 						t.Errorf("frontend %v has backend %v", f.Key, be)
 						return false
 					}
@@ -259,22 +259,14 @@ func TestBackendRef(t *testing.T) {
 	}
 }
 
-// pick returns the backend of a hash's slot, or 0 if the set is empty.
-func (s *EndpointSet) pick(hash uint64) BackendRef {
-	if len(s.Backends) == 0 {
-		return 0
-	}
-	return s.at(slotOf(hash, s.Slots()))
-}
-
 func TestPick(t *testing.T) {
-	if got := (&EndpointSet{}).pick(1 << 63); got != 0 {
+	if got := (&EndpointSet{}).Pick(1 << 63); got != 0 {
 		t.Errorf("an empty set picks %v", got)
 	}
 	set := &EndpointSet{Backends: []BackendRef{7, 8}, Table: []uint16{0, 1, 1}}
 	got := map[BackendRef]int{}
 	for i := range uint64(3000) {
-		got[set.pick(i*(^uint64(0)/3000))]++
+		got[set.Pick(i*(^uint64(0)/3000))]++
 	}
 	if len(got) != 2 || got[7] < 990 || got[7] > 1010 {
 		t.Errorf("one slot of three gave %v of 3000", got)
@@ -337,7 +329,7 @@ func TestHashesSpread(t *testing.T) {
 			for n := range clients {
 				h := first
 				c.vary(&h, n)
-				counts[set.pick(c.hash(s, &h))]++
+				counts[set.Pick(c.hash(s, &h))]++
 			}
 			for _, count := range counts[1:] {
 				worst = max(worst, math.Abs(count-clients/8)/15)
@@ -375,7 +367,7 @@ func TestReadingDoesNotAllocate(t *testing.T) {
 	s, tuple := benchSnapshot(1000)
 	if n := testing.AllocsPerRun(100, func() {
 		f := s.Frontend(&tuple)
-		s.Backend(f.Outside.Set.pick(s.SelectHash(&tuple)))
+		s.Backend(f.Outside.Set.Pick(s.SelectHash(&tuple)))
 		s.Owned(tuple.Dst)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)

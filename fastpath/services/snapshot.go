@@ -192,6 +192,14 @@ type EndpointSet struct {
 	Empty Empty
 }
 
+// Pick returns the backend of a hash's slot, or 0 if the set is empty.
+func (s *EndpointSet) Pick(hash uint64) BackendRef {
+	if len(s.Backends) == 0 {
+		return 0
+	}
+	return s.at(slotOf(hash, s.Slots()))
+}
+
 // FrontendKind is the field of the Service that a frontend comes from.
 type FrontendKind uint8
 
