@@ -85,8 +85,8 @@ func TestForgedSYNsDoNotMoveDrainingConnection(t *testing.T) {
 	}
 }
 
-// TestEndpointComesBack: an endpoint that returns with a new number keeps its old connections,
-// whether or not it takes new ones. One that takes none does not open the connection again.
+// TestEndpointComesBack: an endpoint that returns with a new number gets its old connections,
+// whether or not it takes new ones.
 func TestEndpointComesBack(t *testing.T) {
 	for name, takesNew := range map[string]bool{"takes new flows": true, "takes none": false} {
 		t.Run(name, func(t *testing.T) {
@@ -105,18 +105,11 @@ func TestEndpointComesBack(t *testing.T) {
 				if s, d := l.syn(0); s != src || d != dst {
 					t.Fatalf("from %s, %s to %s, %s", src, dst, s, d)
 				}
-				l.send(0, headertest.TCP(dst, src, headertest.ACK)) // RFC 5961 section 4
-				l.out(l.workers[0].nic)
 				l.step(time.Second)
 			}
-			l.syn(0)
 			l.send(0, headertest.TCP(dst, src, headertest.SYN|headertest.ACK))
-			if !takesNew {
-				l.wantDrop(reason.BackendGone, 1)
-			} else {
-				_, p := l.out(l.workers[0].nic)
-				l.wantTuple(&p, join(ruleVIP, 80), join(client4, 40000))
-			}
+			_, p := l.out(l.workers[0].nic)
+			l.wantTuple(&p, join(ruleVIP, 80), join(client4, 40000))
 			if loads := l.table.Loads(); loads[30].Load() != 0 || loads[50].Load() != 1 {
 				t.Errorf("loads: %d under the old number, %d under the new", loads[30].Load(), loads[50].Load())
 			}

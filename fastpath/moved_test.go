@@ -387,9 +387,9 @@ func TestMovedFrontendOnThePlainPath(t *testing.T) {
 const elsewhere, same, nowhere = "elsewhere", "at the same", "nowhere"
 
 // TestReopenedAfterAChange: a client opens a connection on the tuple of one that was reset, as
-// clients with fixed source ports do. It begins where a new flow may: not at a backend that has lost
-// the frontend, takes no new flows, or no flows of this client. A live connection keeps its backend:
-// the backend answers the SYN with a challenge ACK.
+// clients with fixed source ports do. It begins where a new flow may: not at a backend that has
+// lost the frontend, takes no new flows, or no flows of this client. A live connection keeps its
+// backend: the backend answers the SYN with a challenge ACK.
 func TestReopenedAfterAChange(t *testing.T) {
 	moves := func(f family) func(b *services.Builder) {
 		return func(b *services.Builder) {

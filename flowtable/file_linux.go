@@ -76,7 +76,7 @@ func (f *File) mapResting(path string, live bool) error {
 	f.resting = mapped.Take(file, path+RestingSuffix)
 	r := &f.Table.resting[restingUDP]
 	size := int64(len(r.words)) * int64(unsafe.Sizeof(r.words[0]))
-	lost := r.words // of flows that did not fit into the table (mover.lose)
+	lost := r.words   // of flows that did not fit into the table (mover.lose)
 	var former []byte // of a table of another size
 	found, err := f.resting.Size()
 	switch {

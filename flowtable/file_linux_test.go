@@ -566,18 +566,23 @@ func TestFileKeepsReleasedPorts(t *testing.T) {
 	}
 }
 
-// TestRestingOfAnotherBoot: keys with times that the clock cannot have reached do not rest.
+// TestRestingOfAnotherBoot: keys with times that the clock cannot have reached do not rest. If the
+// setting was longer before, a key rests as long as the present one.
 func TestRestingOfAnotherBoot(t *testing.T) {
 	var r resting
 	r.makeRoom(1)
 	const now = Ticks(5000)
-	r.words[1].Store(uint32(now) + uint32(maxRest) + 1)
+	r.words[1].Store(uint32(now) + uint32(farAhead) + 1)
 	r.words[2].Store(uint32(now) - 1)
 	r.words[3].Store(uint32(now) + uint32(maxRest))
+	r.words[4].Store(uint32(now) + uint32(maxRest) + 200)
 	r.assume(now, maxRest)
-	for key, want := range map[uint64]bool{0: false, 1: false, 2: false, 3: true} {
+	for key, want := range map[uint64]bool{0: false, 1: false, 2: false, 3: true, 4: true} {
 		if r.has(key, now) != want {
 			t.Errorf("key %d rests: %v, want %v", key, !want, want)
 		}
+	}
+	if r.has(4, now+Ticks(maxRest)) {
+		t.Error("a key rests for longer than the setting")
 	}
 }

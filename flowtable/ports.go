@@ -36,6 +36,12 @@ func (n *NewFlow) spare() uint16 {
 	return n.Ports.Count / sparePart
 }
 
+// isSpare reports whether a port is spare for a flow.
+func (n *NewFlow) isSpare(port uint16) bool {
+	at := port - n.Ports.First
+	return at < n.Ports.Count && at >= n.Ports.Count-n.spare()
+}
+
 // Port returns the port of the i-th try, if there is one. It never returns a spare port: where the
 // order of Ports has one, Port returns another port.
 func (n *NewFlow) Port(i int) (port uint16, ok bool) {

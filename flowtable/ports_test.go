@@ -258,6 +258,54 @@ func TestRecalledPortIsFound(t *testing.T) {
 	validate(t, tb)
 }
 
+// TestRecalledPortsRest: other gateways have forwarded questions by their copies, so released ports
+// rest. Each refused flow still ends one flow at most, until maxRecalls ports are recalled, and the
+// recalled ports are taken when they no longer rest.
+func TestRecalledPortsRest(t *testing.T) {
+	const held = 1000
+	_, h := groupTable(t, 10_000, 0)
+	flow := func(n uint32) NewFlow {
+		f := toOneBackend(header.ProtoUDP, false, n)
+		f.Ports.Count, f.Ports.Start, f.Tracked = held, uint16(n%held), true
+		return f
+	}
+	for n := range uint32(held) {
+		f := flow(n)
+		f.SourcePort = f.Ports.First + uint16(n)
+		r := h.mustCreate(t, bootTime, f)
+		h.Observe(r, ReplySide, Segment{}, bootTime)
+		h.Tell(r)
+	}
+	shed := func() uint64 { return h.t.Counts().Shed[ShedUnreplied] }
+	now := bootTime + 2*second
+	for n := range uint32(400) {
+		h.Enter(now)
+		f := flow(10_000 + n)
+		if _, s := h.Create(now, &f); s == Created {
+			t.Fatal("a port that rests is taken")
+		}
+		h.Publish()
+		h.t.Changed(func(r Ref) { h.Release(r, now) }) // a question was forwarded now
+		if ended := shed(); ended > uint64(min(n+1, maxRecalls)) {
+			t.Fatalf("%d flows have ended for %d refused ones", ended, n+1)
+		}
+	}
+	now += 32 * second
+	made := 0
+	for n := range uint32(100) {
+		h.Enter(now)
+		f := flow(20_000 + n)
+		f.Ports.Count, f.Ports.First = 1, f.Ports.First+uint16(n) // its own search finds no free port
+		if _, s := h.Create(now, &f); s == Created {
+			made++
+		}
+	}
+	if made < 90 {
+		t.Errorf("%d of 100 flows got a port after the rest", made)
+	}
+	validate(t, h.t)
+}
+
 // TestUntoldFirst: a flow gets the port of a flow without copies, if it finds one. The next flow
 // gets the port of one with copies.
 func TestUntoldFirst(t *testing.T) {

@@ -31,7 +31,10 @@ type recall struct {
 	to   uint64 // hash of the reply key without the port
 	flow Ref    // that has ended
 	port uint16
-	at   Ticks
+	// until is when the port's rest ends, if rests is set. Otherwise it is when the port is no
+	// longer expected to be released.
+	until Ticks
+	rests bool
 }
 
 const (
@@ -47,9 +50,9 @@ const (
 	recallLooks = 8
 )
 
-// due reports whether a recalled port is expected to be released still.
+// due reports whether a recalled port is expected to be free later.
 func (h *Handle) due(r *recall, now Ticks) bool {
-	return h.Held(r.flow) && now.Since(r.at) <= recallTicks
+	return (r.rests || h.Held(r.flow)) && r.until.Since(now) > 0
 }
 
 func (r *recalls) remove(k int) {
@@ -76,6 +79,12 @@ func (ps *portSearch) takeRecalled(h *Handle) (hash uint64, s Status, recalls in
 		if s == Created && !h.Held(c.flow) {
 			return hash, s, recalls + 1
 		}
+		if until := ps.restOf(h, &c); until.Since(ps.now) > 0 {
+			r.list[k].rests, r.list[k].until = true, until // another gateway has forwarded a question
+			k++
+			looks++
+			continue
+		}
 		if r.remove(k); h.Held(c.flow) {
 			continue
 		}
@@ -88,6 +97,19 @@ func (ps *portSearch) takeRecalled(h *Handle) (hash uint64, s Status, recalls in
 	return hash, s, recalls + 1 + b2i(s == Created)
 }
 
+// restOf returns the time up to which a recalled UDP port that is released rests.
+func (ps *portSearch) restOf(h *Handle, c *recall) Ticks {
+	k := ps.reply
+	if k.ports = ps.n.replyPorts(c.port); h.Held(c.flow) || header.Stateful(k.proto) {
+		return ps.now
+	}
+	resting, hash := h.t.restingOf(k.proto), h.secret.hash(ps.a.v6, &k)
+	if !resting.has(hash, ps.now) {
+		return ps.now
+	}
+	return Ticks(resting.at(hash).Load())
+}
+
 // recalled reports whether a port towards the backend is recalled.
 func (ps *portSearch) recalled(h *Handle) bool {
 	for k := range h.recalls.list[:h.recalls.n] {
@@ -98,8 +120,8 @@ func (ps *portSearch) recalled(h *Handle) bool {
 	return false
 }
 
-// recall ends the told holder that is first in the order of shedding, unless too many ports are
-// recalled.
+// recall ends the told holder of a common port that is first in the order of shedding, unless too
+// many ports are recalled.
 func (ps *portSearch) recall(h *Handle) {
 	r := h.recalls
 	if r.n == maxRecalls {
@@ -111,8 +133,9 @@ func (ps *portSearch) recall(h *Handle) {
 	for first := ps.first(h, true); first != nil; first = ps.first(h, true) {
 		v := first.victim
 		first.kind = shedNever
-		if h.shedFlow(ps.a, v.record, v.meta, v.kind) {
-			r.list[r.n] = recall{to: ps.to, flow: ps.a.ref(v.record), port: first.port, at: ps.now}
+		if !ps.n.isSpare(first.port) && h.shedFlow(ps.a, v.record, v.meta, v.kind) {
+			r.list[r.n] = recall{to: ps.to, flow: ps.a.ref(v.record), port: first.port,
+				until: ps.now + Ticks(recallTicks)}
 			r.n++
 			return
 		}

@@ -64,20 +64,28 @@ func (r *resting) keep(words []byte) {
 	}
 }
 
-// assume accepts the words of another process. It clears words whose time most does not allow: they
-// may be from before the last reboot.
+// assume accepts the words of another process, whose keys may have rested for longer than most: the
+// setting is lower now. It clears words of times that are past, or far ahead, which may be from
+// before the last reboot.
 func (r *resting) assume(now Ticks, most int32) {
 	for i := range r.words {
 		until := Ticks(r.words[i].Load())
 		switch left := until.Since(now); {
 		case until == 0:
-		case left < 0 || left > most:
+			continue
+		case left < 0 || left > farAhead:
 			r.words[i].Store(0)
-		default:
-			raise(&r.latest, until)
+			continue
+		case left > most:
+			until = now + Ticks(most)
+			r.words[i].Store(uint32(until))
 		}
+		raise(&r.latest, until)
 	}
 }
+
+// farAhead is a time for which no key rests.
+const farAhead = int32(time.Hour / conn.Tick)
 
 // There is a table for UDP, and one for TCP and SCTP: a flood of one must not fill the table of the
 // other.

@@ -61,8 +61,8 @@ func (f AddrFlags) ownSNAT() bool { return f&(AddrSNAT|AddrNode|AddrLocal) == Ad
 // routed reports whether an address is the gateway's and not the node's.
 func (f AddrFlags) routed() bool { return f&(AddrVIP|AddrSNAT) != 0 && f&addrOfNode == 0 }
 
-// withheld reports whether packets to the address that no other rule steers are steered. unserved is
-// Settings.Unserved.
+// withheld reports whether packets to the address that no other rule steers are steered. unserved
+// is Settings.Unserved.
 func (f AddrFlags) withheld(unserved bool) bool { return f.routed() && (unserved || f&AddrVIP == 0) }
 
 // NodePort is a port that is open on every address with AddrNode, for one family.

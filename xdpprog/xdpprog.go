@@ -279,8 +279,8 @@ type Settings struct {
 	// belong to a TCP or UDP socket of the node.
 	LocalFirst, LocalCount uint16
 	// Unserved steers every packet, of any protocol, to an AddrVIP that the node does not have, as
-	// every packet to an AddrSNAT that is no AddrVIP is steered in any case. If no socket receives the packet and the kernel forwards it, the egress program
-	// drops it (SentBackDropped).
+	// every packet to an AddrSNAT that is no AddrVIP is steered in any case. If no socket receives
+	// the packet and the kernel forwards it, the egress program drops it (SentBackDropped).
 	Unserved bool
 	// PassAfter is as in Config; zero means Config's value.
 	PassAfter time.Duration

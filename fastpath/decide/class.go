@@ -84,26 +84,22 @@ func (s *Planner) handshake(ref flowtable.Ref, flags uint8) Class {
 	return InFlow
 }
 
-// MayBegin reports whether a connection may begin on a flow. A handshake may end at the backend that
-// was chosen for it. A later one is a new connection on the tuple of one that was reset, or that the
-// client has lost: it may begin if a new flow could be the same (fits).
+// MayBegin reports whether a connection may begin on a flow. A handshake may end at the backend
+// that was chosen for it. After an RST, one that begins is a new connection on the tuple of the old
+// one: it may begin if a new flow could be the same (fits). Without an RST the connection may live:
+// over SCTP an INIT ACK does not show whether it does.
 func (s *Planner) MayBegin(ref flowtable.Ref) bool {
 	_, ok := s.begins(ref)
 	return ok
 }
 
 // begins returns the owner of a connection that begins on a flow, if it may begin (MayBegin).
-// Without a search left it may not (see gone).
 func (s *Planner) begins(ref flowtable.Ref) (now owner, ok bool) {
 	f := s.Flows.Flow(ref)
 	service, backend := f.Owner()
-	switch {
-	case f.State().HalfOpen():
+	if f.State().HalfOpen() || !s.Flows.Ended(ref) {
 		return owner{service, backend}, true
-	case s.Searches == 0:
-		return owner{}, false
 	}
-	s.Searches--
 	var toBackend, toClient header.Tuple
 	s.Flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
 	s.Flows.Outgoing(ref, flowtable.ReplySide, &toClient)
