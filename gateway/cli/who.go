@@ -27,6 +27,9 @@ type whoView struct {
 	LogFrom time.Time `json:"logFrom,omitzero"`
 	Lost    uint64    `json:"lost,omitempty"`
 	Unread  []string  `json:"unread,omitempty"`
+	// Elsewhere are other gateways of the group that have flows with the source, by the copies
+	// here: their logs have the begins.
+	Elsewhere []string `json:"elsewhere,omitempty"`
 }
 
 // whoHolder is a flow that had the source at the time.
@@ -159,6 +162,13 @@ func liveHolders(
 // whoOf joins the log and the live flows. asked: live are all flows with the source.
 func whoOf(q *flowlog.Query, a *flowlog.Answer, live []status.FlowView, asked bool) whoView {
 	v := whoView{At: q.At, LogFrom: a.From, Lost: a.Lost, Unread: a.Unread, Holders: []whoHolder{}}
+	live = slices.DeleteFunc(slices.Clone(live), func(f status.FlowView) bool {
+		isCopy := f.Group == status.GroupCopy
+		if isCopy && !slices.Contains(v.Elsewhere, f.Owner) {
+			v.Elsewhere = append(v.Elsewhere, f.Owner)
+		}
+		return isCopy
+	})
 	live, alive := match(a, live)
 	for i := range a.Holders {
 		h := &a.Holders[i]
@@ -185,7 +195,8 @@ func whoOf(q *flowlog.Query, a *flowlog.Answer, live []status.FlowView, asked bo
 			SNAT: f.SNAT, Backend: f.Backend, Service: f.Service, Forwarding: f.Forwarding,
 		}}
 		if f.Start.IsZero() {
-			w.Doubt = "its begin is not known: it is older than the log"
+			w.Doubt = "its start is not known, because it is older than the log, was moved to a table of another " +
+				"size or version, or was restored from the group"
 		}
 		v.Holders = append(v.Holders, w)
 	}
@@ -200,7 +211,8 @@ func whoOf(q *flowlog.Query, a *flowlog.Answer, live []status.FlowView, asked bo
 
 // match returns the live flows that are not in the log, and for each holder whether it is alive.
 // The flow table has one flow of a tuple. If the log has its begin and no end, both are the same
-// flow, even if their starts differ because the clock was set. Otherwise the flow may have ended
+// flow, even if their starts differ because the clock was set, or the table does not know it: also
+// if it began after the time of the query. Otherwise the flow may have ended
 // between the reading of the flow table and of the log; its start distinguishes it from an earlier
 // flow.
 func match(a *flowlog.Answer, live []status.FlowView) (others []status.FlowView, alive []bool) {
@@ -214,9 +226,10 @@ func match(a *flowlog.Answer, live []status.FlowView) (others []status.FlowView,
 			alive[at] = true
 			continue
 		}
-		if !slices.ContainsFunc(a.Holders, func(h flowlog.Holder) bool {
-			return sameTuple(f, &h.Record) && f.Start.Sub(h.Start).Abs() < time.Second
-		}) {
+		if !slices.ContainsFunc(a.Later, func(h flowlog.Holder) bool { return sameTuple(f, &h.Record) }) &&
+			!slices.ContainsFunc(a.Holders, func(h flowlog.Holder) bool {
+				return sameTuple(f, &h.Record) && f.Start.Sub(h.Start).Abs() < time.Second
+			}) {
 			others = append(others, *f)
 		}
 	}
@@ -229,7 +242,7 @@ func sameTuple(f *status.FlowView, r *flowlog.Record) bool {
 
 func whoRows(r *rows, v *whoView) {
 	if len(v.Holders) == 0 {
-		return
+		return // nobody says the rest
 	}
 	r.row("PROTO", "CLIENT", "VIP", "SNAT", "BACKEND", "BEGAN", "ENDED", "CLOSED", "WHY", "SERVICE")
 	for i := range v.Holders {
@@ -250,9 +263,17 @@ func whoRows(r *rows, v *whoView) {
 	if v.Lost > 0 {
 		r.line(fmt.Sprintf("The log has lost %d lines: others may have had the source, too.", v.Lost))
 	}
+	for _, name := range v.Elsewhere {
+		r.line(elsewhere(name) + ".")
+	}
 	for _, why := range v.Unread {
 		r.line("A gap in the log, others may have had the source, too: " + why + ".")
 	}
+}
+
+// elsewhere refers to a gateway of the group.
+func elsewhere(name string) string {
+	return "gateway " + name + " has flows with this source, whose copies are here: ask it, too"
 }
 
 // shortTime returns a time in UTC; "?" if it is not known.
@@ -284,6 +305,9 @@ func nobody(q *flowlog.Query, v *whoView) string {
 	}
 	if v.Lost > 0 {
 		text += fmt.Sprintf("; the log has lost %d lines", v.Lost)
+	}
+	for _, name := range v.Elsewhere {
+		text += "; " + elsewhere(name)
 	}
 	for _, why := range v.Unread {
 		text += "; a gap in the log: " + why

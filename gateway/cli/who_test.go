@@ -47,31 +47,42 @@ func TestWho(t *testing.T) {
 	}
 }
 
-// TestWhoJoins: a flow that both the log and the flow table have is one holder.
+// TestWhoJoins: a flow that both the log and the flow table have is one holder. Its start is the
+// log's if the table does not know it.
 func TestWhoJoins(t *testing.T) {
 	at := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 	client := netip.MustParseAddrPort("198.51.100.7:40000")
 	logged := func(start, ended time.Time) flowlog.Holder {
 		return flowlog.Holder{Record: flowlog.Record{Protocol: "TCP", Client: client, Start: start}, Ended: ended}
 	}
-	begin := at.Add(-time.Minute)
+	holders := func(h ...flowlog.Holder) flowlog.Answer { return flowlog.Answer{Holders: h} }
+	begin, later := at.Add(-time.Minute), at.Add(time.Hour)
 	for _, c := range []struct {
-		name  string
-		log   []flowlog.Holder
-		start time.Time // of the live flow
-		want  string
+		name string
+		log  flowlog.Answer
+		live status.FlowView
+		want string
 	}{
-		{"alive", []flowlog.Holder{logged(begin, time.Time{})}, begin, "alive"},
-		{"the clock was set", []flowlog.Holder{logged(begin, time.Time{})}, begin.Add(-5 * time.Second), "alive"},
-		{"it ends between the two reads", []flowlog.Holder{logged(begin, at.Add(time.Second))}, begin, "ended"},
-		{"the next one", []flowlog.Holder{logged(begin, at), logged(begin.Add(30*time.Second), time.Time{})},
-			begin.Add(30 * time.Second), "ended alive"},
-		{"the next one is not in the log", []flowlog.Holder{logged(begin, at)}, begin.Add(30 * time.Second),
-			"ended alive"},
-		{"not in the log", nil, begin, "alive"},
+		{"alive", holders(logged(begin, time.Time{})), status.FlowView{Start: begin}, "alive"},
+		{"the clock was set", holders(logged(begin, time.Time{})), status.FlowView{Start: begin.Add(-5 * time.Second)},
+			"alive"},
+		{"it ends between the two reads", holders(logged(begin, at.Add(time.Second))), status.FlowView{Start: begin},
+			"ended"},
+		{"the next one", holders(logged(begin, at), logged(begin.Add(30*time.Second), time.Time{})),
+			status.FlowView{Start: begin.Add(30 * time.Second)}, "ended alive"},
+		{"the next one is not in the log", holders(logged(begin, at)),
+			status.FlowView{Start: begin.Add(30 * time.Second)}, "ended alive"},
+		{"not in the log", flowlog.Answer{}, status.FlowView{Start: begin}, "alive"},
+		{"later", flowlog.Answer{}, status.FlowView{Start: later}, ""},
+		{"its start is in the log only", holders(logged(begin, time.Time{})), status.FlowView{}, "alive"},
+		{"its later start is in the log only", flowlog.Answer{Later: []flowlog.Holder{logged(later, time.Time{})}},
+			status.FlowView{}, ""},
+		{"without a start", flowlog.Answer{}, status.FlowView{}, "its start is not known, because it is older than " +
+			"the log, was moved to a table of another size or version, or was restored from the group"},
+		{"a copy", flowlog.Answer{}, status.FlowView{Group: status.GroupCopy, Owner: "gw-b"}, "at gw-b"},
 	} {
-		v := whoOf(&flowlog.Query{At: at}, &flowlog.Answer{Holders: c.log},
-			[]status.FlowView{{Protocol: "TCP", Client: client, Start: c.start}}, true)
+		c.live.Protocol, c.live.Client = "TCP", client
+		v := whoOf(&flowlog.Query{At: at}, &c.log, []status.FlowView{c.live}, true)
 		var got []string
 		for _, h := range v.Holders {
 			switch {
@@ -83,8 +94,14 @@ func TestWhoJoins(t *testing.T) {
 				got = append(got, "ended")
 			}
 		}
+		for _, name := range v.Elsewhere {
+			got = append(got, "at "+name)
+		}
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%s: %q, want %s", c.name, got, c.want)
+		}
+		if text := nobody(&flowlog.Query{At: at}, &v); strings.Contains(text, "gateway gw-b") != (v.Elsewhere != nil) {
+			t.Errorf("%s: %s", c.name, text)
 		}
 	}
 }

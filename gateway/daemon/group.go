@@ -43,7 +43,7 @@ func (d *Daemon) joinGroup(workers int) (err error) {
 		return err
 	}
 	d.formerSources.Store(new(d.group.Former()))
-	d.flows.reader.Join(&flows.Group{Verdicts: d.group.Verdicts, HostLink: func(a netip.Addr) bool {
+	d.flows.reader.Join(&flows.Group{Verdicts: d.group.Verdicts, Name: d.group.Name, HostLink: func(a netip.Addr) bool {
 		h := d.host.current()
 		return h != nil && (a == h.Addr4 || a == h.Addr6 || slices.Contains(h.Former, a))
 	}})

@@ -43,6 +43,8 @@ type Answer struct {
 	// Before and After are the nearest flows with the source: the last one that ended before the
 	// time of the query, and the first one that began after it. nil: there is none.
 	Before, After *Holder
+	// Later are all flows that began after the time of the query, and have no end in the log.
+	Later []Holder
 	// From is the time of the oldest line, and Lost the number of lines that lines Lost name.
 	From  time.Time
 	Lost  uint64
@@ -92,6 +94,9 @@ func Find(directory string, q Query) (*Answer, error) {
 	}
 	for _, h := range f.open {
 		f.flow(h)
+		if h.Start.After(q.At) {
+			f.a.Later = append(f.a.Later, *h)
+		}
 	}
 	return &f.a, nil
 }

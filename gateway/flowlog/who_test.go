@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -41,17 +42,19 @@ func TestFind(t *testing.T) {
 		want  string // holders, before and after
 	}{
 		{"alive", lineAt(Begin, 1, 10, -1), 20, "1 from 10"},
-		{"later alive", lineAt(Begin, 1, 10, -1), 5, "after 1 from 10"},
+		{"later alive", lineAt(Begin, 1, 10, -1), 5, "after 1 from 10 later 1 from 10"},
 		{"ended since", lineAt(Begin, 1, 10, -1) + lineAt(End, 1, 30, 10), 20, "1 from 10 to 30"},
 		{"ended before", lineAt(Begin, 1, 10, -1) + lineAt(End, 1, 30, 10), 40, "before 1 to 30"},
 		{"between two", lineAt(Begin, 1, 10, -1) + lineAt(End, 1, 30, 10) + lineAt(Begin, 2, 50, -1), 40,
-			"before 1 to 30 after 2 from 50"},
+			"before 1 to 30 after 2 from 50 later 2 from 50"},
 		{"the second of two", lineAt(Begin, 1, 10, -1) + lineAt(End, 1, 30, 10) + lineAt(Begin, 2, 31, -1), 40,
 			"2 from 31 before 1 to 30"},
 		{"without its begin", lineAt(End, 1, 30, 10), 20, "1 from 10 to 30"},
 		{"without begin and start", lineAt(End, 1, 30, -1), 20, "1 to 30"},
 		{"without its end", lineAt(Begin, 1, 10, -1) + lineAt(Begin, 1, 50, -1), 20,
-			"1 from 10 to 50 after 1 from 50"},
+			"1 from 10 to 50 after 1 from 50 later 1 from 50"},
+		{"all later ones", lineAt(Begin, 1, 30, -1) + lineAt(Begin, 2, 30, -1) + lineAt(End, 1, 40, 30) +
+			lineAt(Begin, 3, 50, -1), 20, "after 1 from 30 later 2 from 30 later 3 from 50"},
 		{"the end before the begin", lineAt(End, 1, 30, 10) + lineAt(Begin, 1, 10, -1), 40, "before 1 to 30"},
 		{"over a restart", lineAt(Begin, 1, 10, -1) + otherLine(Open, 15, 0), 20, "1 from 10 restarts 1"},
 		{"before a restart", lineAt(Begin, 1, 10, -1) + otherLine(Open, 25, 0), 20, "1 from 10"},
@@ -181,6 +184,10 @@ func sentence(a *Answer) string {
 	}
 	if a.After != nil {
 		one("after", a.After, true, false)
+	}
+	slices.SortFunc(a.Later, func(a, b Holder) int { return a.Start.Compare(b.Start) })
+	for i := range a.Later {
+		one("later", &a.Later[i], true, true)
 	}
 	if a.Lost > 0 {
 		words = append(words, fmt.Sprint("lost ", a.Lost))

@@ -12,7 +12,7 @@ import (
 func (g *Group) without(f *flowtable.Info, s *services.Snapshot) string {
 	switch {
 	case f.CopyOf != 0:
-		return "copy"
+		return status.GroupCopy
 	case f.Tracked && flowtable.Answered(f.State):
 		return ""
 	case f.Tracked:

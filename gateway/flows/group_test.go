@@ -1,6 +1,7 @@
 package flows
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"testing"
@@ -68,6 +69,9 @@ func TestPageOfGroup(t *testing.T) {
 		list, _ := r.Page(&status.FlowFilter{}, 0, 100, nil)
 		m := map[uint16]string{}
 		for i := range list {
+			if (list[i].Owner == "gw-1") != (list[i].Group == "copy") {
+				t.Errorf("%+v", list[i])
+			}
 			m[list[i].Client.Port()] = list[i].Group
 		}
 		return m
@@ -77,7 +81,8 @@ func TestPageOfGroup(t *testing.T) {
 			t.Errorf("without a group, flow %d is %q", port, group)
 		}
 	}
-	r.Join(&Group{HostLink: func(a netip.Addr) bool { return a == host.Netip() },
+	r.Join(&Group{Name: func(owner int) string { return fmt.Sprint("gw-", owner) },
+		HostLink: func(a netip.Addr) bool { return a == host.Netip() },
 		Verdicts: func(slots []uint32) (list []group.Verdict) {
 			for _, slot := range slots {
 				if known {

@@ -36,6 +36,8 @@ type Group struct {
 	Verdicts func(slots []uint32) []group.Verdict
 	// HostLink reports whether an address is the gateway's on the host link.
 	HostLink func(netip.Addr) bool
+	// Name returns the name of another gateway; its number is as in flowtable.Info.CopyOf.
+	Name func(owner int) string
 }
 
 // Join makes Page say which flows other gateways have copies of. It must be called before Page.
@@ -121,8 +123,11 @@ func (r *Reader) Page(
 				return
 			}
 			if r.group != nil {
-				if v.Group = r.group.without(i, s); v.Group == "" {
+				switch v.Group = r.group.without(i, s); v.Group {
+				case "":
 					slots = append(slots, r.handle.Table().Slot(i.Ref))
+				case status.GroupCopy:
+					v.Owner = r.group.Name(i.CopyOf)
 				}
 			}
 			page = append(page, v)

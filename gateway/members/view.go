@@ -63,6 +63,17 @@ func (m *Members) Errors() (list [group.MaxMembers]string, listener string) {
 	return list, m.listen
 }
 
+// Name returns the name of another gateway, which may have been removed; owner is as in
+// flowtable.Info.CopyOf. It is empty if that one has no copies here any more.
+func (m *Members) Name(owner int) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if o := m.others[owner-1]; o != nil {
+		return o.Name
+	}
+	return ""
+}
+
 // Slow returns why the exchange has no precedence over other processes, or nothing if it has.
 func (m *Members) Slow() string {
 	m.mu.Lock()

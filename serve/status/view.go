@@ -242,6 +242,8 @@ type FlowView struct {
 	// node_port, host_link, client_address (the backend gets it), direct_return, no_source (of the
 	// group). It is empty if the gateway is in no group.
 	Group string `json:"group,omitempty"`
+	// Owner is the gateway that has the flow, if this one is a copy.
+	Owner string `json:"owner,omitempty"`
 	// Start is when the flow began; zero if it is not known, or if there is no flow log.
 	Start time.Time `json:"start,omitzero"`
 	// Traffic is nil if packets were not counted from the start of the flow on.
@@ -251,6 +253,9 @@ type FlowView struct {
 	IdleSeconds    int64 `json:"idleSeconds"`
 	ExpiresSeconds int64 `json:"expiresSeconds"`
 }
+
+// GroupCopy is the Group of a copy.
+const GroupCopy = "copy"
 
 // WorkerView has the counters of one worker (stats.Block).
 type WorkerView struct {
