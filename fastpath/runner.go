@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath/thread"
+	"sluice.dev/sluice/internal/boottime"
 )
 
 // Runner is a goroutine, pinned to a CPU, that steps workers in turn. Workers that share a CPU
@@ -210,6 +211,9 @@ func (r *Runner) paused() bool {
 func (r *Runner) attend(ctx context.Context) bool {
 	r.attention.Store(false) // before reading the requests: the next pass sees later ones
 	r.mu.Lock()
+	for _, w := range r.arrived {
+		w.stats.Begin(boottime.Nanos())
+	}
 	r.workers = append(r.workers, r.arrived...)
 	r.arrived = nil
 	r.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/fastpath/thread"
+	"sluice.dev/sluice/internal/boottime"
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
@@ -311,5 +312,31 @@ func TestSleep(t *testing.T) {
 			}
 			r.end()
 		}
+	}
+}
+
+// TestLoadOfASpinningWorker: a worker that spins between few packets has a low load.
+func TestLoadOfASpinningWorker(t *testing.T) {
+	l := newLab(t, labConfig{})
+	r := run(t, l, 1, fastpath.RunConfig{CPU: -1, Waiting: fastpath.Waiting{Spin: time.Hour, Sleep: time.Second}})
+	g := l.workers[0]
+	const packets = 200
+	for i := range packets {
+		if !g.Do(t.Context(), func(*fastpath.Worker) {
+			r.drained(0)
+			g.nic.Inject(headertest.UDP(join(client4, uint16(1024+i)), join(vip4, 53), "q").Bytes())
+		}) {
+			t.Fatal("the worker does not answer")
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+	load := g.stats.Load(boottime.Nanos())
+	r.end()
+	if got := g.stats.Rx.Load(); got != packets {
+		t.Errorf("received %d packets of %d", got, packets)
+	}
+	if load <= 0 || load > 0.5 {
+		t.Errorf("load %.3f, with %v busy and %v asleep", load, time.Duration(g.stats.BusyNanos.Load()),
+			time.Duration(g.stats.IdleNanos.Load()))
 	}
 }

@@ -221,7 +221,8 @@ func TestCountsContinue(t *testing.T) {
 	l.workers[0] = next
 	l.step(0)
 	others := []string{"Polls", "BusyNanos", "IdleNanos", // of workers.Group, which has them in its Custody
-		"Generation", "LoopTick", "FramesTotal", "FramesFree", "FramesLinks", "FramesHeld"} // no counters
+		"Began", "BusyBefore", "Generation", "LoopTick",
+		"FramesTotal", "FramesFree", "FramesLinks", "FramesHeld"} // no counters
 	block := reflect.ValueOf(next.stats).Elem()
 	for i := range block.NumField() {
 		name := block.Type().Field(i).Name

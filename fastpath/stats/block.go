@@ -48,8 +48,11 @@ type Block struct {
 
 	Batches   atomic.Uint64 // steps that moved at least one packet
 	Polls     atomic.Uint64 // times the worker slept
-	BusyNanos atomic.Uint64
-	IdleNanos atomic.Uint64
+	BusyNanos atomic.Uint64 // in steps that moved packets
+	IdleNanos atomic.Uint64 // asleep or in naps; the rest of the time is spent spinning
+	// Began is the CLOCK_BOOTTIME at which this process began to step the worker, BusyBefore the
+	// BusyNanos that it took over then.
+	Began, BusyBefore atomic.Uint64
 	// Generation is the oldest snapshot generation that the worker may still use. It is Offline
 	// while the worker sleeps, and 0 from waking to the end of the first batch.
 	Generation atomic.Uint64
@@ -70,6 +73,23 @@ type Block struct {
 
 // Offline is the Generation of a worker that sleeps and therefore uses no snapshot.
 const Offline = ^uint64(0)
+
+// Begin notes that this process begins to step the worker, at CLOCK_BOOTTIME in nanoseconds.
+func (b *Block) Begin(now uint64) {
+	if b.Began.Load() == 0 {
+		b.BusyBefore.Store(b.BusyNanos.Load())
+		b.Began.Store(now) // pairs with the load in Load, which then reads busyBefore
+	}
+}
+
+// Load returns the share of the time since Begin that the worker spent on packets.
+func (b *Block) Load(now uint64) float64 {
+	began := b.Began.Load()
+	if began == 0 || now <= began {
+		return 0
+	}
+	return min(1, float64(b.BusyNanos.Load()-b.BusyBefore.Load())/float64(now-began))
+}
 
 // Dropped sums the drops of all reasons.
 func (b *Block) Dropped() uint64 {

@@ -97,18 +97,10 @@ func workerTable() *table.Table[status.WorkerView] {
 			count("CREATED", table.Always, func(v *view) *uint64 { return &v.FlowsCreated }),
 			count("BATCHES", table.Wide, func(v *view) *uint64 { return &v.Batches }),
 			count("POLLS", table.Wide, func(v *view) *uint64 { return &v.Polls }),
-			{Name: "LOAD", Text: load},
+			{Name: "LOAD", Text: func(v *view) string { return percentText(v.Load) }},
 			{Name: "PULSE", Text: pulse},
 		},
 	}
-}
-
-// load returns the share of its time that a worker spent on packets.
-func load(w *status.WorkerView) string {
-	if w.BusyNanos+w.IdleNanos == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f%%", 100*float64(w.BusyNanos)/float64(w.BusyNanos+w.IdleNanos))
 }
 
 func pulse(w *status.WorkerView) string {

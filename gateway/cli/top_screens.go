@@ -83,10 +83,17 @@ func topScreens(client *status.Client, announcer string, now func() time.Time) [
 func liveWorkerTable() *table.Table[status.WorkerView] {
 	type view = status.WorkerView
 	t := workerTable()
+	t.Column("load").Text = func(v *view) string { return percentText(load(v)) }
 	t.Columns = append(t.Columns,
 		table.Column[view]{Name: "BUSY-NS", Show: table.Wide, Counter: func(v *view) *uint64 { return &v.BusyNanos }},
 		table.Column[view]{Name: "IDLE-NS", Show: table.Wide, Counter: func(v *view) *uint64 { return &v.IdleNanos }})
 	return t
+}
+
+// load returns the share of its time that a worker spends on packets, from the rates of its
+// counters.
+func load(rates *status.WorkerView) float64 {
+	return min(1, float64(rates.BusyNanos)/float64(time.Second))
 }
 
 // mostFlows is the number of flows that top shows.
@@ -245,17 +252,18 @@ func (n *nodeFacts) ask(ctx context.Context) (a top.Answer[fact], err error) {
 // workerRates sums what all workers did between two answers.
 func workerRates(before, now []status.WorkerView, elapsed time.Duration) []fact {
 	var sum status.WorkerView
+	loads := 0.0
 	rates := liveWorkerTable().Rates(before, now, elapsed)
 	for i := range rates {
 		w := &rates[i]
 		sum.Rx, sum.Tx, sum.Dropped = sum.Rx+w.Rx, sum.Tx+w.Tx, sum.Dropped+w.Dropped
 		sum.FlowsCreated += w.FlowsCreated
-		sum.BusyNanos, sum.IdleNanos = sum.BusyNanos+w.BusyNanos, sum.IdleNanos+w.IdleNanos
+		loads += load(w)
 	}
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) + "/s" }
 	return []fact{
 		{"packets in", number(sum.Rx), false}, {"packets out", number(sum.Tx), false},
 		{"new flows", number(sum.FlowsCreated), false}, {"drops", number(sum.Dropped), false},
-		{"workers' load", load(&sum), false},
+		{"workers' load", percentText(loads / float64(max(1, len(rates)))), false},
 	}
 }

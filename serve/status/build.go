@@ -217,7 +217,7 @@ func WorkerOf(worker, cpu int, b *stats.Block, now uint64) WorkerView {
 		Resets: b.Resets.Load(), ResetsLimited: b.ResetsLimited.Load(),
 		WrongChecksums: b.WrongChecksums.Load(), UnfinishedChecksums: b.UnfinishedChecksums.Load(),
 		Batches: b.Batches.Load(), Polls: b.Polls.Load(), BusyNanos: b.BusyNanos.Load(),
-		IdleNanos:  b.IdleNanos.Load(),
+		IdleNanos: b.IdleNanos.Load(), Load: b.Load(now),
 		Generation: b.Generation.Load(), PulseNanos: -1, Drops: map[string]uint64{},
 	}
 	if v.Generation == stats.Offline {

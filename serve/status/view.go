@@ -285,8 +285,10 @@ type WorkerView struct {
 	UnfinishedChecksums uint64 `json:"unfinishedChecksums"`
 	Batches             uint64 `json:"batches"`
 	Polls               uint64 `json:"polls"`
-	BusyNanos           uint64 `json:"busyNanos"`
-	IdleNanos           uint64 `json:"idleNanos"`
+	BusyNanos           uint64 `json:"busyNanos"` // on packets
+	IdleNanos           uint64 `json:"idleNanos"` // asleep; the rest of the time was spent spinning
+	// Load is the share of its time that the worker has spent on packets in this process.
+	Load float64 `json:"load"`
 	// Generation is the oldest snapshot the worker may still use; 0 while Asleep or waking.
 	Generation uint64 `json:"generation"`
 	Asleep     bool   `json:"asleep"`

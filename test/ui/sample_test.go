@@ -55,7 +55,7 @@ func (g *sample) Stats() status.StatsView {
 		w.Rx, w.Tx = w.Rx+grown(4.1e6), w.Tx+grown(4.0e6)
 		w.RxBytes, w.TxBytes = w.RxBytes+grown(1.9e9), w.TxBytes+grown(1.8e9)
 		w.FlowsCreated, w.Dropped = w.FlowsCreated+grown(42e3), w.Dropped+grown(310)
-		w.BusyNanos, w.IdleNanos = w.BusyNanos+grown(5.2e9), w.IdleNanos+grown(4.8e9)
+		w.BusyNanos += grown(5.2e8 * proxyStep)
 	}
 	return v
 }

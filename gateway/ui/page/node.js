@@ -50,12 +50,11 @@ export const node = {
 function workerRow(w, rates) {
   const rate = (name) => rates.of(w.worker + ' ' + name, w[name]);
   const row = {...w, rates: {}, load: null};
-  for (const name of ['rx', 'rxBytes', 'tx', 'txBytes', 'dropped', 'flowsCreated', 'busyNanos', 'idleNanos']) {
+  for (const name of ['rx', 'rxBytes', 'tx', 'txBytes', 'dropped', 'flowsCreated', 'busyNanos']) {
     row.rates[name] = rate(name);
   }
-  const {busyNanos, idleNanos} = row.rates;
-  if (busyNanos + idleNanos > 0) {
-    row.load = busyNanos / (busyNanos + idleNanos);
+  if (row.rates.busyNanos !== null) {
+    row.load = Math.min(1, row.rates.busyNanos / 1e9);
   }
   return row;
 }
@@ -76,9 +75,9 @@ function draw(charts, at, rows, stats) {
   charts.drops.add(at, sum(rows, 'dropped'));
   const used = (family) => stats.flows.find((t) => t.family === family)?.used ?? null;
   charts.flows.add(at, used('ipv4'), used('ipv6'));
-  const [busy, idle] = [sum(rows, 'busyNanos'), sum(rows, 'idleNanos')];
   const loads = rows.map((r) => r.load).filter((l) => l !== null);
-  charts.load.add(at, busy + idle > 0 ? busy / (busy + idle) : null, loads.length ? Math.max(...loads) : null);
+  charts.load.add(at, loads.length ? loads.reduce((a, b) => a + b) / loads.length : null,
+    loads.length ? Math.max(...loads) : null);
 }
 
 // lookAt lists what needs an operator, then warnings about objects that are served.

@@ -118,7 +118,8 @@ func sampleStats() status.StatsView {
 			Held:     2, KernelRx: 3, FlowsCreated: 6, FlowsRetried: 1, EchoReplies: 4, ProxyHeaders: 5, ICMPLimited: 1,
 			Resets: 2, ResetsLimited: 1,
 			WrongChecksums: 4, UnfinishedChecksums: 2, Batches: rx / 10, Polls: 40,
-			BusyNanos: 250_000_000, IdleNanos: 750_000_000, Generation: 17, PulseNanos: 12_000_000, Drops: drops,
+			BusyNanos: 250_000_000, IdleNanos: 750_000_000, Load: 0.25, Generation: 17,
+			PulseNanos: 12_000_000, Drops: drops,
 			FrameLaw: status.FrameLaw{Total: 4096, Free: 2046, Links: 2048, Held: 2, Holds: true},
 		}
 		for _, n := range drops {
