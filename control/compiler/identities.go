@@ -9,6 +9,8 @@ import (
 type Owners interface {
 	// Open is called when a ref is assigned. No published snapshot has it yet.
 	Open(services.BackendRef)
+	// Retire is called when a backend is removed. The snapshot without it is published later.
+	Retire(services.BackendRef, services.ServiceID)
 	// Close is called when no snapshot in use has the ref any more.
 	Close(services.BackendRef, services.ServiceID)
 	// Forget is called when no snapshot in use has the service port any more.
@@ -68,6 +70,9 @@ func (ids *identities) service() services.ServiceID {
 
 // retireBackend returns a ref: snapshots from generation on do not have it.
 func (ids *identities) retireBackend(r services.BackendRef, of services.ServiceID, generation uint64) {
+	if ids.owners != nil {
+		ids.owners.Retire(r, of)
+	}
 	ids.backends.retire(retiredBackend{r, of}, generation)
 }
 

@@ -13,14 +13,14 @@ type Owners struct {
 	t        *testing.T
 	Known    map[services.BackendRef]bool
 	snaps    []*services.Snapshot // in use
-	services map[services.ServiceID]bool
+	retired  map[services.BackendRef]services.ServiceID
 	Oldest   uint64
 	Opened   int
 }
 
 // NewOwners returns one that knows no number.
 func NewOwners(t *testing.T) *Owners {
-	return &Owners{t: t, Known: map[services.BackendRef]bool{}, services: map[services.ServiceID]bool{}}
+	return &Owners{t: t, Known: map[services.BackendRef]bool{}, retired: map[services.BackendRef]services.ServiceID{}}
 }
 
 // Published notes a snapshot that is in use until oldest passes it.
@@ -56,12 +56,21 @@ func (o *Owners) inUse(index uint32) map[string]bool {
 	return found
 }
 
-// Close fails the test if the number has none.
-func (o *Owners) Close(r services.BackendRef, _ services.ServiceID) {
-	if !o.Known[r] {
-		o.t.Fatalf("ref %#x is taken back twice", r)
+// Retire fails the test if the number has no meaning, or was retired.
+func (o *Owners) Retire(r services.BackendRef, of services.ServiceID) {
+	if !o.Known[r] || o.retired[r] != 0 {
+		o.t.Fatalf("ref %#x is retired twice", r)
+	}
+	o.retired[r] = of
+}
+
+// Close fails the test if the number was not retired.
+func (o *Owners) Close(r services.BackendRef, of services.ServiceID) {
+	if !o.Known[r] || o.retired[r] != of {
+		o.t.Fatalf("ref %#x of %d is taken back: known %v, retired of %d", r, of, o.Known[r], o.retired[r])
 	}
 	delete(o.Known, r)
+	delete(o.retired, r)
 }
 
 // Forget is of no interest here.

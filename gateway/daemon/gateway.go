@@ -23,23 +23,34 @@ import (
 var _ status.Gateway = (*Daemon)(nil)
 
 // Services implements status.Gateway.
-func (d *Daemon) Services() []status.ServiceView {
-	return status.ServiceViews(d.snapshot(), d.totals, func(id services.ServiceID) uint32 {
-		return d.flows.file.Table.ServiceUse(uint32(id)).Flows
+func (d *Daemon) Services() (list []status.ServiceView) {
+	d.totals.Read(func() {
+		list = status.ServiceViews(d.snapshot(), d.totals, func(id services.ServiceID) uint32 {
+			return d.flows.file.Table.ServiceUse(uint32(id)).Flows
+		})
 	})
+	return list
 }
 
 // Backends implements status.Gateway.
-func (d *Daemon) Backends() []status.BackendView {
-	return status.BackendViews(d.snapshot(), d.totals, d.flows.file.Table.Loads(), d.checkViews(), d.nextHopOf)
+func (d *Daemon) Backends() (list []status.BackendView) {
+	checks := d.checkViews()
+	d.totals.Read(func() {
+		list = status.BackendViews(d.snapshot(), d.totals, d.flows.file.Table.Loads(), checks, d.nextHopOf)
+	})
+	return list
 }
 
 // Times implements status.Gateway.
-func (d *Daemon) Times() status.AllTimesView { return status.AllTimes(d.snapshot(), d.totals) }
+func (d *Daemon) Times() (v status.AllTimesView) {
+	d.totals.Read(func() { v = status.AllTimes(d.snapshot(), d.totals) })
+	return v
+}
 
 // ServiceTimes implements status.Gateway.
-func (d *Daemon) ServiceTimes() []status.ServiceTimesView {
-	return status.ServiceTimes(d.snapshot(), d.totals)
+func (d *Daemon) ServiceTimes() (list []status.ServiceTimesView) {
+	d.totals.Read(func() { list = status.ServiceTimes(d.snapshot(), d.totals) })
+	return list
 }
 
 // nextHopOf describes where packets to an address are sent.

@@ -29,7 +29,7 @@ func ServiceViews(s *services.Snapshot, l *Totals, open func(services.ServiceID)
 			list = append(list, ServiceView{
 				Namespace: p.Namespace, Name: p.Name, PortName: p.PortName,
 				Protocol: ProtocolName(p.Proto), Port: p.Port,
-				Frontends: []FrontendView{}, Traffic: l.Retired(p.ID),
+				Frontends: []FrontendView{}, Traffic: l.Retired(s, p.ID),
 				Scheduler: p.Scheduler.String(), AffinitySeconds: p.AffinitySeconds,
 				ExternalPolicy: policyName(p.LocalExternal), InternalPolicy: policyName(p.LocalInternal),
 				ProxyProtocol: proxyProtocolName(p.ProxyProtocol), Forwarding: forwardingName(p.Direct),

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/fastpath/services"
@@ -121,7 +122,7 @@ func TestBackendState(t *testing.T) {
 func TestTotals(t *testing.T) {
 	block := &stats.Block{}
 	block.Backends.Ensure(1)
-	l := NewTotals([]*stats.Block{block})
+	l, nothing := NewTotals([]*stats.Block{block}), services.NewBuilder(nil).Build()
 	first, second := services.MakeBackendRef(0, 1), services.MakeBackendRef(0, 2)
 	l.Open(first)
 	block.Backends.At(0).Flows.Add(10)
@@ -134,17 +135,72 @@ func TestTotals(t *testing.T) {
 	if got := l.Backend(second).Flows; got != 3 {
 		t.Errorf("the new owner has %d flows, want 3", got)
 	}
-	if got := l.Retired(7).Flows; got != 10 {
+	if got := l.Retired(nothing, 7).Flows; got != 10 {
 		t.Errorf("the service kept %d flows, want 10", got)
 	}
 	l.Close(second, 7)
-	if got := l.Retired(7).Flows; got != 13 {
+	if got := l.Retired(nothing, 7).Flows; got != 13 {
 		t.Errorf("the service kept %d flows, want 13", got)
 	}
 	l.Forget(7)
-	if got := l.Retired(7); got != (Traffic{}) {
+	if got := l.Retired(nothing, 7); got != (Traffic{}) {
 		t.Errorf("a forgotten service has %+v", got)
 	}
+}
+
+// TestTotalsOfALeavingBackend: the counts of a service do not change when one of its backends is
+// retired, published as gone, and closed. Workers may add to them in between.
+func TestTotalsOfALeavingBackend(t *testing.T) {
+	block := &stats.Block{}
+	block.Backends.Ensure(2)
+	l := NewTotals([]*stats.Block{block})
+	leaves, stays := services.MakeBackendRef(0, 1), services.MakeBackendRef(1, 1)
+	snapshot := func(refs ...services.BackendRef) *services.Snapshot {
+		b := services.NewBuilder(nil)
+		b.SetService(&services.Service{ID: 7, Namespace: "shop", Name: "web"})
+		for _, r := range refs {
+			b.SetBackend(services.Backend{Service: 7, Ref: r})
+		}
+		return b.Build()
+	}
+	before, after := snapshot(leaves, stays), snapshot(stays)
+	l.Open(leaves)
+	l.Open(stays)
+	block.Backends.At(0).Flows.Add(10)
+	block.Backends.At(1).Flows.Add(4)
+	want := uint64(14)
+	check := func(when string, s *services.Snapshot) {
+		t.Helper()
+		if v := ServiceViews(s, l, nil); len(v) != 1 || v[0].Traffic.Flows != want {
+			t.Errorf("%s: %+v, want %d flows", when, v, want)
+		}
+	}
+	check("before", before)
+	l.Retire(leaves, 7)
+	check("not published yet", before)
+	check("published", after)
+	block.Backends.At(0).Flows.Add(1)
+	want++
+	check("a worker had the former snapshot", after)
+
+	l.Read(func() {
+		s, closed := before, make(chan struct{})
+		go func() { l.Close(leaves, 7); close(closed) }()
+		time.Sleep(time.Millisecond)
+		check("a reader has the former snapshot", s)
+		select {
+		case <-closed:
+			t.Error("closed while it is read")
+		default:
+			t.Cleanup(func() { <-closed })
+		}
+	})
+	for deadline := time.Now().Add(10 * time.Second); l.Retired(before, 7).Flows == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it is not closed")
+		}
+	}
+	check("closed", after)
 }
 
 func TestWorkerOf(t *testing.T) {

@@ -240,7 +240,8 @@ func readTimes(
 			i = len(list)
 			at[p.ID] = i
 			list = append(list, ServiceTimesView{Namespace: p.Namespace, Service: p.Name,
-				PortName: p.PortName, Protocol: ProtocolName(p.Proto), Port: p.Port, TimesView: l.retiredTimes(p.ID)})
+				PortName: p.PortName, Protocol: ProtocolName(p.Proto), Port: p.Port,
+				TimesView: l.retiredTimes(s, p.ID)})
 		}
 		return &list[i]
 	}

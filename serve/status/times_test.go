@@ -55,6 +55,12 @@ func TestTimes(t *testing.T) {
 		}
 	}
 
+	totals.Retire(first, 1)
+	for _, published := range []*services.Snapshot{snapshot(first, other), snapshot(other)} {
+		if s := AllTimes(published, totals).Services[0]; s.Answer.Count != 5 || s.RepeatedSYNs != 2 {
+			t.Errorf("while the backend leaves: %+v", s)
+		}
+	}
 	totals.Close(first, 1)
 	totals.Open(next)
 	after := AllTimes(snapshot(next, other), totals)

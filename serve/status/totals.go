@@ -10,16 +10,22 @@ import (
 // Totals are the packets, bytes and flows counted for backends and services. Workers count by
 // backend index; an index is reused for other backends, and a service outlives its backends. So
 // Totals stores the counts of an index before its present owner, and adds the counts of a removed
-// backend to the counts of its service, which never decrease.
+// backend to the counts of its service, which never decrease: while it is leaving, its counts are
+// read live, because workers may still add to them.
 //
-// The control loop calls Open and Close for the backends that an update changes; both cost one sum
-// over the workers.
+// The control loop calls Open, Retire and Close for the backends that an update changes; Open and
+// Close cost one sum over the workers.
 type Totals struct {
 	blocks []*stats.Block
 
-	mu      sync.Mutex
+	// reading keeps Close from counting a backend of the snapshot that a reader has (Read).
+	reading sync.RWMutex
+
+	mu      sync.Mutex // after reading
 	opened  map[services.BackendRef]Traffic // counts of the index before its present owner
 	retired map[services.ServiceID]Traffic  // counts of removed backends
+	// leaving has backends between Retire and Close.
+	leaving map[services.ServiceID]map[services.BackendRef]bool
 	// retiredTime has the times of removed backends. Close takes them out of the workers' times, so
 	// that the index is empty for its next owner.
 	retiredTime map[services.ServiceID]*TimesView
@@ -30,7 +36,8 @@ func NewTotals(blocks []*stats.Block) *Totals {
 	return &Totals{
 		blocks:  blocks,
 		opened:  map[services.BackendRef]Traffic{},
-		retired: map[services.ServiceID]Traffic{}, retiredTime: map[services.ServiceID]*TimesView{},
+		retired: map[services.ServiceID]Traffic{}, leaving: map[services.ServiceID]map[services.BackendRef]bool{},
+		retiredTime: map[services.ServiceID]*TimesView{},
 	}
 }
 
@@ -42,12 +49,35 @@ func (ts *Totals) Open(r services.BackendRef) {
 	ts.opened[r] = before
 }
 
-// Close must be called when a ref is free again, after the grace period.
-func (ts *Totals) Close(r services.BackendRef, service services.ServiceID) {
-	t := ts.Backend(r)
+// Retire must be called when a backend is removed, before a snapshot without it is published.
+func (ts *Totals) Retire(r services.BackendRef, service services.ServiceID) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
+	if ts.leaving[service] == nil {
+		ts.leaving[service] = map[services.BackendRef]bool{}
+	}
+	ts.leaving[service][r] = true
+}
+
+// Read calls f, which loads the published snapshot and reads the counts of its backends and
+// services: no backend of that snapshot is closed meanwhile. Close waits for f.
+func (ts *Totals) Read(f func()) {
+	ts.reading.RLock()
+	defer ts.reading.RUnlock()
+	f()
+}
+
+// Close must be called when a ref is free again, after the grace period.
+func (ts *Totals) Close(r services.BackendRef, service services.ServiceID) {
+	ts.reading.Lock()
+	defer ts.reading.Unlock()
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	t := ts.counted(r.Index()).minus(ts.opened[r])
 	delete(ts.opened, r)
+	if delete(ts.leaving[service], r); len(ts.leaving[service]) == 0 {
+		delete(ts.leaving, service)
+	}
 	ts.retired[service] = ts.retired[service].plus(t)
 	if len(ts.blocks) == 0 {
 		return
@@ -80,11 +110,17 @@ func (ts *Totals) Backend(r services.BackendRef) Traffic {
 	return now.minus(ts.opened[r])
 }
 
-// Retired returns the counts of the removed backends of a service.
-func (ts *Totals) Retired(service services.ServiceID) Traffic {
+// Retired returns the counts of the backends of a service that a snapshot does not have any more.
+func (ts *Totals) Retired(s *services.Snapshot, service services.ServiceID) Traffic {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	return ts.retired[service]
+	t := ts.retired[service]
+	for r := range ts.leaving[service] {
+		if s.Backend(r) == nil {
+			t = t.plus(ts.counted(r.Index()).minus(ts.opened[r]))
+		}
+	}
+	return t
 }
 
 // times returns the times of a backend, which all workers share, or nil.
@@ -100,12 +136,19 @@ func (ts *Totals) times(r services.BackendRef) *TimesView {
 	return &v
 }
 
-// retiredTimes returns the times of the removed backends of a service.
-func (ts *Totals) retiredTimes(service services.ServiceID) (v TimesView) {
+// retiredTimes returns the times of the backends that Retired counts.
+func (ts *Totals) retiredTimes(s *services.Snapshot, service services.ServiceID) (v TimesView) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if sum := ts.retiredTime[service]; sum != nil {
 		v = sum.Minus(&TimesView{}) // a copy
+	}
+	for r := range ts.leaving[service] {
+		if s.Backend(r) == nil {
+			if counted := ts.times(r); counted != nil {
+				v.add(counted, 1)
+			}
+		}
 	}
 	return v
 }
