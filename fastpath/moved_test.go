@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/affinity"
@@ -475,6 +476,11 @@ func reopenAfter(t *testing.T, f family, edit func(family) func(*services.Builde
 	l.step(10 * time.Second)
 	if edit != nil {
 		l.publish(edit(f))
+	}
+	if x := l.explainer().Explain(tuple(header.ProtoTCP, client, vip), true, flowtable.Time(l.now)); !x.Known ||
+		!live && (x.MayNotBegin != (want != same) || x.Retry != x.MayNotBegin ||
+			x.MayNotBegin && (x.Instead.Action == decide.Queued) != (want == elsewhere)) {
+		t.Errorf("explained: %v", x.Steps())
 	}
 	got := nowhere
 	for _, wait := range []time.Duration{time.Second, time.Second, 2 * time.Second} {

@@ -86,6 +86,10 @@ type Explanation struct {
 	// Retry: if the packet is the second repetition of an unanswered SYN, it goes to another
 	// backend (services.Snapshot.RetryOther, or the flow's backend is gone).
 	Retry bool
+	// MayNotBegin: Opens, but no connection may begin on the flow (Planner.MayBegin). Its backend's
+	// SYN-ACKs are dropped, and the flow of the second repetition gets the verdict Instead.
+	MayNotBegin bool
+	Instead     Verdict
 
 	// Decision is about a new flow: frontend, source ranges, kind of client, rule.
 	services.Decision
@@ -224,7 +228,16 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 		x.Class = Superseded
 	}
 	again := x.Tuple.Stateful() && x.Opens && side == flowtable.ClientSide && x.Class == InFlow
-	x.Retry = again && retry
+	if again && !x.Flow.Direct {
+		s.Searches = 1
+		if x.MayNotBegin = !s.MayBegin(ref); x.MayNotBegin {
+			var n Plan
+			s.Plan(&n, &Request{Tuple: &x.Tuple, Opens: true, TTL: 255, DryRun: true,
+				Random: [2]uint64{rand.Uint64(), rand.Uint64()}})
+			x.Instead = n.Verdict
+		}
+	}
+	x.Retry = again && (retry || x.MayNotBegin)
 	x.Verdict = queued
 	if x.Class == BackendGone && x.Flow.Idle >= replyGrace {
 		x.Verdict = dropped(reason.BackendGone)

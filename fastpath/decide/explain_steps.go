@@ -70,6 +70,9 @@ func (x *Explanation) flowText() string {
 		from = "from its backend"
 	}
 	s := fmt.Sprintf("%v, %v old, %s", x.Flow.State, x.Flow.Age, from)
+	if x.Flow.Reset {
+		s += ", after an RST"
+	}
 	switch {
 	case x.Flow.HeaderAcked:
 		s += ", with a PROXY header that its backend has acknowledged"
@@ -91,6 +94,14 @@ func (x *Explanation) flowText() string {
 		s += "; it is over, so a new one begins"
 	case x.Class == BackendGone:
 		s += "; the endpoint is gone"
+	case x.MayNotBegin:
+		s += "; no new connection may begin at its backend, whose answer is dropped (backend_gone); if this is sent " +
+			"for the third time, "
+		if x.Instead.Action == Queued {
+			s += "it goes to another backend"
+		} else {
+			s += fmt.Sprintf("it is rejected, too: %v", x.Instead.Reason)
+		}
 	case x.Retry:
 		s += "; if this is sent for the third time, it goes to another backend"
 	}
