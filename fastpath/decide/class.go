@@ -22,7 +22,8 @@ const (
 	// then moves to another backend: by configuration, or because this backend is gone.
 	Unanswered
 	// BackendGone: over UDP, a packet from an endpoint that is gone or whose service port lost the
-	// frontend; over TCP and SCTP, an answer to a SYN or INIT from an endpoint that is gone.
+	// frontend; over TCP and SCTP, an answer to a SYN or INIT from an endpoint that is gone, or on
+	// a flow that no connection may begin on (MayBegin).
 	BackendGone
 )
 

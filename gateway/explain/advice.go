@@ -35,6 +35,10 @@ func (a *answer) advice(v *status.ExplainView, malformed reason.Drop) string {
 	slices := fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s -o yaml", namespace, name)
 	switch a.x.Verdict.Reason {
 	case reason.NoFlow:
+		if a.x.Frontend == nil {
+			return "it is for a source address, and of no flow: an answer later than the flow's timeout, or a scan; " +
+				"`sluice flows --backend " + v.From.Addr().String() + "` lists the flows of a backend"
+		}
 		return "it belongs to a connection that this gateway does not know: `sluice flows --client " +
 			v.From.Addr().String() +
 			"` lists the known ones; leave out --established to explain a new connection"

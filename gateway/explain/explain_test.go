@@ -90,6 +90,21 @@ func TestSilentNeighbour(t *testing.T) {
 	}
 }
 
+// TestNoFlowAdvice: only a client's packet is of a connection that this gateway does not know.
+func TestNoFlowAdvice(t *testing.T) {
+	v := status.ExplainView{From: netip.MustParseAddrPort("10.0.1.12:53")}
+	for want, f := range map[string]*services.Frontend{
+		"an answer later than the flow's timeout, or a scan; `sluice flows --backend 10.0.1.12`": nil,
+		"a connection that this gateway does not know: `sluice flows --client 10.0.1.12`":        {},
+	} {
+		var a answer
+		a.x.Verdict.Reason, a.x.Frontend = reason.NoFlow, f
+		if got := a.advice(&v, reason.None); !strings.Contains(got, want) {
+			t.Errorf("%q, want %q in it", got, want)
+		}
+	}
+}
+
 // TestUnfinishedChecksums: a connection that is forwarded and not completed is explained by them.
 func TestUnfinishedChecksums(t *testing.T) {
 	forwarded := status.ExplainView{Verdict: status.VerdictForward}

@@ -62,11 +62,11 @@ const (
 
 	// Finding and admitting a flow.
 	TTLExceeded        // TTL or hop limit would reach zero
-	NoFlow             // TCP or SCTP without a flow, and not a SYN or INIT
+	NoFlow             // without a flow: TCP or SCTP that opens none, or any to a source address
 	LateAnswer         // from a backend whose flow was abandoned
 	ProxyHandshake     // bytes of a client that would come before its PROXY header
 	ProxyDatagram      // a PROXY header cannot go in front of it: a fragment, or longer than a buffer
-	BackendGone        // from an endpoint that is gone: another pod may have its address by now
+	BackendGone        // from an endpoint that is gone, or answers a connection that may not begin there
 	SourceRangeDenied  // the source is not in the Service's loadBalancerSourceRanges
 	NoEndpoints        // the service has no usable endpoint; rejected by ICMP
 	NoLocalEndpoints   // external traffic policy Local and none here; dropped without an error
