@@ -87,8 +87,17 @@ func golden(t *testing.T, name, got string) {
 var outputNotes = map[string]string{
 	"flows-none": "No flow matches: protocol icmp.\n",
 	"drops": "Estimates for the last 1m0s; `sluice stats` counts exactly since the start.\n" +
-		"The kernel program has dropped packets, too, of which there are no samples: denied_dropped=12346. " +
-		"`sluice deny list` counts those of denied clients.\n",
+		"The kernel program has dropped packets since it was loaded, of which there are no samples: " +
+		"denied_dropped=12346. `sluice deny list` counts those of denied clients.\n",
+}
+
+// TestDropsOfAService: the notes on a Service without drops are about no other packets.
+func TestDropsOfAService(t *testing.T) {
+	const want = "No packet of kube-system/dns was dropped in the last 1m0s.\n"
+	code, _, errs := sluice(t, "drops", "kube-system/dns", "--socket", daemon(t, statustest.New()))
+	if code != exitOK || errs != want {
+		t.Errorf("exit %d, %s", code, errs)
+	}
 }
 
 // TestOutputs holds what every asking command prints, in all three formats; JSON

@@ -57,7 +57,7 @@ func (s *session) dropsCommand() *cobra.Command {
 						printPainted(s, r, t, v.Drops, f, ofDrop)
 					}
 				})
-				s.dropNotes(&v)
+				s.dropNotes(&v, args)
 				return err
 			})
 		},
@@ -96,16 +96,19 @@ func chooseDrops(ctx context.Context, client *status.Client, v *status.DropsView
 	return errors.Join(errs...)
 }
 
-// dropNotes prints the time of the samples, and the drops without samples.
-func (s *session) dropNotes(v *status.DropsView) {
+// dropNotes prints the time of the samples, and the drops without samples, which no Service has.
+func (s *session) dropNotes(v *status.DropsView, names []string) {
 	span := v.Until.Sub(v.Since).Round(time.Second)
-	if len(v.Drops) == 0 {
+	switch {
+	case len(v.Drops) == 0 && len(names) > 0:
+		s.note(fmt.Sprintf("No packet of %s was dropped in the last %v.", strings.Join(names, ", "), span))
+	case len(v.Drops) == 0:
 		s.note(fmt.Sprintf("No packet was dropped in the last %v.", span))
-	} else {
+	default:
 		s.note(fmt.Sprintf("Estimates for the last %v; `sluice stats` counts exactly since the start.", span))
 	}
-	if text := pairs(v.KernelProgram); text != "" {
-		s.note("The kernel program has dropped packets, too, of which there are no samples: " + text +
+	if text := pairs(v.KernelProgram); text != "" && len(names) == 0 {
+		s.note("The kernel program has dropped packets since it was loaded, of which there are no samples: " + text +
 			". `sluice deny list` counts those of denied clients.")
 	}
 }
@@ -173,7 +176,7 @@ func recentDrops(ctx context.Context, client *status.Client) (a top.Answer[statu
 	}
 	a.Rows, a.Note = v.Drops, "estimates for "+v.Until.Sub(v.Since).Round(time.Second).String()
 	if text := pairs(v.KernelProgram); text != "" {
-		a.Note += "; kernel program, without samples: " + text
+		a.Note += "; kernel program since it was loaded: " + text
 	}
 	return a, nil
 }
