@@ -49,7 +49,7 @@ func (w *Watch) Drain(now time.Time) {
 	for _, r := range w.c.Rings {
 		r.Read(func(rec *capture.Record, _ []byte) bool {
 			s := sampleOf(rec, snapshot)
-			s.At = now.Add(-time.Duration(boot - min(boot, rec.At))).Round(0)
+			s.At = now.Add(-time.Duration(boot - min(boot, rec.At)))
 			list = append(list, s)
 			return true
 		})

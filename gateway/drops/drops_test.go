@@ -170,6 +170,24 @@ func fill(r *capture.Ring, why reason.Drop, n int, clients ...string) {
 	r.Publish()
 }
 
+// TestClockIsSet: samples are chosen by the monotonic clock, which a step of the wall clock does
+// not move. A time with a step between its two readings cannot be made, so the test looks at them.
+func TestClockIsSet(t *testing.T) {
+	monotonic := func(at time.Time) bool { return at != at.Round(0) }
+	handle := new(services.Handle)
+	handle.Store(snapshot())
+	ring, now := capture.NewRecords(1<<10), time.Now()
+	var logged []Sample
+	w := New(Config{Rings: []*capture.Ring{ring}, Services: handle, Log: func(s []Sample) { logged = s }},
+		now.Add(-time.Minute))
+	fill(ring, reason.NoFlow, 1, "198.51.100.7:1")
+	w.Drain(now)
+	v := w.View(now.Add(-time.Minute), now)
+	if len(logged) != 1 || !monotonic(logged[0].At) || len(v.Drops) != 1 || monotonic(v.Drops[0].Last) {
+		t.Errorf("samples %+v, view %+v", logged, v)
+	}
+}
+
 // TestWatch: the view has the drops of all workers since a time, by reason and Service, with the
 // clients that have most; the log gets few samples with the same sum; old ones and too many are
 // removed, and the view says since when it has drops.

@@ -107,6 +107,7 @@ func (h *history) view(since, now time.Time) status.DropsView {
 	}
 	for j := range v.Drops {
 		v.Drops[j].Clients, v.Drops[j].MoreClients = most(clients[j])
+		v.Drops[j].Last = v.Drops[j].Last.Round(0)
 	}
 	slices.SortFunc(v.Drops, func(a, b status.DropView) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Reason, b.Reason),

@@ -13,7 +13,7 @@ import (
 
 // Sample is a dropped packet that stands for Weight packets with the same reason.
 type Sample struct {
-	At       time.Time
+	At       time.Time // with the monotonic clock's reading
 	Reason   reason.Drop
 	Weight   uint64
 	Protocol uint8 // 0 if the packet has no valid IP header
