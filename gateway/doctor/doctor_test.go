@@ -14,6 +14,7 @@ import (
 	"sluice.dev/sluice/gateway/seed"
 	"sluice.dev/sluice/host/nic/ethtool"
 	"sluice.dev/sluice/host/nic/netdev"
+	"sluice.dev/sluice/host/sandbox"
 	"sluice.dev/sluice/internal/trusted"
 	"sluice.dev/sluice/serve/status"
 )
@@ -55,6 +56,25 @@ func TestHealthy(t *testing.T) {
 	}
 	if Failed(Examine(healthy())) {
 		t.Error("Failed is true")
+	}
+}
+
+// TestEveryKeptCapability: a host without a capability that the gateway keeps has a finding about
+// it, which is a warning if workers only lose their precedence.
+func TestEveryKeptCapability(t *testing.T) {
+	for _, c := range sandbox.Kept {
+		f := healthy()
+		f.Caps &^= 1<<c.Bit | 1<<unix.CAP_SYS_ADMIN
+		f.Memlock = 8 << 20
+		want := Fail
+		if c.Bit == unix.CAP_SYS_NICE {
+			want = Warn
+		}
+		if !slices.ContainsFunc(Examine(f), func(got Finding) bool {
+			return got.Level == want && strings.Contains(got.Found+got.Do, "CAP_"+c.Name)
+		}) {
+			t.Errorf("no finding about CAP_%s", c.Name)
+		}
 	}
 }
 
@@ -104,7 +124,7 @@ func TestFindings(t *testing.T) {
 		{"AF_XDP refused", func(f *Facts) { f.AFXDP = unix.EPERM }, Warn, "af_xdp", "may not make", "CAP_NET_RAW"},
 		{"AF_XDP fails", func(f *Facts) { f.AFXDP = unix.ENOMEM }, Fail, "af_xdp", "cannot allocate memory", "dmesg"},
 		{"no capability", without(unix.CAP_NET_RAW, unix.CAP_NET_ADMIN), Fail, "capabilities",
-			"missing CAP_NET_ADMIN (attach XDP, make the host link), CAP_NET_RAW (make AF_XDP sockets)", "root"},
+			"missing CAP_NET_ADMIN (programs on devices, host link, routes, neighbours), CAP_NET_RAW (AF_XDP", "root"},
 		{"no CAP_BPF", without(unix.CAP_BPF, unix.CAP_SYS_ADMIN), Fail, "capabilities", "missing CAP_BPF", "root"},
 		{"bad configuration", func(f *Facts) { f.Config, f.ConfigError = nil, errors.New("gw.yaml:1: kind: is wrong") },
 			Fail, "configuration", "kind: is wrong", "correct the file"},
@@ -392,7 +412,7 @@ func TestBoundaryValuesAreNoFindings(t *testing.T) {
 	for name, change := range map[string]func(*Facts){
 		"first kernel":          func(f *Facts) { f.Kernel = "6.12.0" },
 		"next major":            func(f *Facts) { f.Kernel = "7.0.0" },
-		"SYS_ADMIN is BPF":      func(f *Facts) { f.Caps &^= 1 << unix.CAP_BPF },
+		"SYS_ADMIN is BPF":      func(f *Facts) { f.Caps &^= 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON },
 		"memlock by capability": func(f *Facts) { f.Memlock = 0 },
 		"memlock by limit":      func(f *Facts) { f.Caps &^= 1 << unix.CAP_IPC_LOCK; f.Memlock = 128 << 20 },
 		"memlock by limit, one mode": func(f *Facts) {

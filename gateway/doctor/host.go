@@ -15,6 +15,7 @@ import (
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/gateway/seed"
 	"sluice.dev/sluice/host/nic/frames"
+	"sluice.dev/sluice/host/sandbox"
 	"sluice.dev/sluice/internal/trusted"
 )
 
@@ -40,32 +41,32 @@ func (e *examination) kernel() {
 	}
 }
 
-// needed has the capabilities that the daemon needs, and their purpose.
-var needed = []struct {
-	bit  uint
-	name string
-	why  string
-}{
-	{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN", "attach XDP, make the host link"},
-	{unix.CAP_NET_RAW, "CAP_NET_RAW", "make AF_XDP sockets"},
-	{unix.CAP_BPF, "CAP_BPF", "load programs and maps"},
-}
-
 func (e *examination) has(bit uint) bool { return e.f.Caps&(1<<bit) != 0 }
 
+// privileges checks the capabilities that a running gateway keeps; memlock is about CAP_IPC_LOCK.
+// The kernel takes CAP_SYS_ADMIN for CAP_BPF and CAP_PERFMON, too.
 func (e *examination) privileges() {
-	var missing []string
-	for _, c := range needed {
-		if !e.has(c.bit) && !(c.bit == unix.CAP_BPF && e.has(unix.CAP_SYS_ADMIN)) {
-			missing = append(missing, c.name+" ("+c.why+")")
+	var missing, wanted []string
+	for _, c := range sandbox.Kept {
+		implied := (c.Bit == unix.CAP_BPF || c.Bit == unix.CAP_PERFMON) && e.has(unix.CAP_SYS_ADMIN)
+		switch text := "CAP_" + c.Name + " (" + c.Why + ")"; {
+		case e.has(c.Bit), implied, c.Bit == unix.CAP_IPC_LOCK:
+		case c.Bit == unix.CAP_SYS_NICE:
+			wanted = append(wanted, text)
+		default:
+			missing = append(missing, text)
 		}
 	}
+	level, list := Fail, missing
 	if len(missing) == 0 {
-		e.ok("capabilities", e.f.CapsOf, "all needed ones")
-	} else {
-		e.add(Fail, "capabilities", e.f.CapsOf, "missing "+strings.Join(missing, ", "),
-			"run as root, or add them to the unit or the container")
+		level, list = Warn, wanted
 	}
+	if len(list) == 0 {
+		e.ok("capabilities", e.f.CapsOf, "all needed ones")
+		return
+	}
+	e.add(level, "capabilities", e.f.CapsOf, "missing "+strings.Join(list, ", "),
+		"run as root, or add them to the unit or the container")
 }
 
 func (e *examination) configuration() {
