@@ -77,6 +77,13 @@ func (l *Log) startOf(a *account, f *Flow) (start Time, complete bool) {
 	return start, s&accountComplete != 0 && start >= Time(l.countedSince().Load())
 }
 
+// Incomplete notes that another gateway has forwarded packets of a flow, which are not counted.
+func (h *Handle) Incomplete(r Ref) {
+	if h.log != nil {
+		h.log.log.accounts[family(r.V6())][r.index()].start.And(^uint64(accountComplete))
+	}
+}
+
 // countedSince has the time from which on all processes have counted packets.
 func (l *Log) countedSince() *atomic.Uint64 { return &l.accounts[0][0].start }
 

@@ -56,6 +56,7 @@ func (f *Flows) Saw(s group.Sighting) {
 	f.enter()
 	r := f.table.AtSlot(s.Slot)
 	if r != 0 && f.ledger.Live(s.Slot) && f.handle.Live(r) {
+		f.handle.Incomplete(r)
 		f.handle.Saw(r, s.Sighting, f.now())
 	}
 }

@@ -210,6 +210,11 @@ func (l *lab) start(id int, incarnation uint64, complete bool) {
 		t.Fatal(err)
 	}
 	g.table = g.file.Table
+	log, err := g.table.StartLog(1<<10, make([]byte, g.table.AccountBytes()), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Own(flowtable.Time(l.now()))
 	c := Config{Table: g.table, Workers: 1, Sources: sources(id), Complete: complete, Now: l.now}
 	for i := range l.gateways {
 		if i != id {

@@ -126,6 +126,36 @@ func TestFlowsOutliveTheirGateway(t *testing.T) {
 	})
 }
 
+// TestTrafficElsewhere: the counts of a flow are not complete once another gateway has forwarded
+// packets of it.
+func TestTrafficElsewhere(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		here, there := newConnection(families[0], 1000), newConnection(families[0], 1001)
+		here.establish(l, 0)
+		there.establish(l, 0)
+		l.settle(0)
+		here.works(l, 0)
+		there.passes(l, 1, "the client's FIN", headertest.TCP(there.client, there.vip, headertest.FIN|ack),
+			there.source, there.backend)
+		l.settle(time.Second)
+		h, err := l.gateways[0].table.Register()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		var list [64]flowtable.Info
+		_, n := h.Dump(0, list[:], flowtable.Time(l.now()))
+		for i := range list[:n] {
+			if f := &list[i]; f.Metered != (f.Client.SrcPort == 1000) || f.Start == 0 {
+				t.Errorf("port %d: complete %v, start %d", f.Client.SrcPort, f.Metered, f.Start)
+			}
+		}
+		if n != 2 {
+			t.Errorf("%d flows, want 2", n)
+		}
+	})
+}
+
 // TestRemovedBefore: flows in the table of a gateway that was removed are its copies, with a clock.
 // Flows of this gateway do not wait for it, and its number is free when the last has ended.
 func TestRemovedBefore(t *testing.T) {
