@@ -38,6 +38,10 @@ func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 			}
 			return drop(reason.BackendGone)
 		case decide.Unanswered:
+			w.planner.Bind(ref)
+			if r := w.planner.LimitedAgain(ref, &p.Tuple); r != reason.None {
+				return drop(r)
+			}
 			if w.budget.flows <= opensForParked { // this SYN also goes to the old backend, the next one to another
 				return w.forward(p, ref, side)
 			}

@@ -511,3 +511,41 @@ func reopenAfter(t *testing.T, f family, edit func(family) func(*services.Builde
 		l.wantOwner(vip, serviceB)
 	}
 }
+
+// TestThirdSYNHasLimits: a client at its limit of connections opens one on the tuple of a reset
+// connection whose backend takes no new flows. No backend gets it.
+func TestThirdSYNHasLimits(t *testing.T) {
+	f := families[0]
+	owner := func(b *services.Builder, to string, id uint32) {
+		fr := owns(b, serviceA, services.LoadBalancer, f.vip, 80, header.ProtoTCP, f.a)
+		other := services.Rule{Set: set(b, serviceA, id, header.ProtoTCP, to)}
+		fr.Service.Backends = append(slices.Clone(fr.Service.Backends), other.Set.Backends...)
+		fr.Outside, fr.Pod, fr.Service.Limits = other, other, services.Limits{SourceConnections: 1}
+		b.SetService(fr.Service)
+		b.SetFrontend(fr)
+	}
+	l := newLab(t, labConfig{edit: func(b *services.Builder) { owner(b, f.a, 30) }})
+	g := l.workers[0]
+	vip := join(f.vip, 80)
+	open := func(client string) {
+		l.send(0, headertest.TCP(client, vip, headertest.SYN))
+		_, p := l.out(g.nic)
+		src, dst := ends(&p.Tuple)
+		l.send(0, headertest.TCP(dst.String(), src.String(), headertest.SYN|headertest.ACK),
+			headertest.TCP(client, vip, headertest.ACK))
+		l.out(g.nic)
+		l.out(g.nic)
+	}
+	open(join(f.client, 40000))
+	l.send(0, headertest.TCP(join(f.client, 40000), vip, headertest.RST|headertest.ACK))
+	l.out(g.nic)
+	l.step(time.Second)
+	l.publish(func(b *services.Builder) { owner(b, f.b, 99) })
+	open(join(f.client, 40001))
+	for _, wait := range []time.Duration{time.Second, time.Second, 2 * time.Second} {
+		l.send(0, headertest.TCP(join(f.client, 40000), vip, headertest.SYN))
+		l.nothing(g.nic, g.host)
+		l.step(wait)
+	}
+	l.wantDrop(reason.LimitSourceConnections, 3)
+}
