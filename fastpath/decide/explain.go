@@ -232,7 +232,7 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 		s.Searches = 1
 		if x.MayNotBegin = !s.MayBegin(ref); x.MayNotBegin {
 			var n Plan
-			s.Plan(&n, &Request{Tuple: &x.Tuple, Opens: true, TTL: 255, DryRun: true,
+			s.Plan(&n, &Request{Tuple: &x.Tuple, Opens: true, TTL: 255, DryRun: true, Not: backend,
 				Random: [2]uint64{rand.Uint64(), rand.Uint64()}})
 			x.Instead = n.Verdict
 		}

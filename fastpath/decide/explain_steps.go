@@ -100,7 +100,7 @@ func (x *Explanation) flowText() string {
 		if x.Instead.Action == Queued {
 			s += "it goes to another backend"
 		} else {
-			s += fmt.Sprintf("it is rejected, too: %v", x.Instead.Reason)
+			s += fmt.Sprintf("no other takes it (%v)", x.Instead.Reason)
 		}
 	case x.Retry:
 		s += "; if this is sent for the third time, it goes to another backend"
