@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,9 +28,6 @@ type whoView struct {
 	LogFrom time.Time `json:"logFrom,omitzero"`
 	Lost    uint64    `json:"lost,omitempty"`
 	Unread  []string  `json:"unread,omitempty"`
-	// Elsewhere are other gateways of the group that have flows with the source, by the copies
-	// here: their logs have the begins.
-	Elsewhere []string `json:"elsewhere,omitempty"`
 }
 
 // whoHolder is a flow that had the source at the time.
@@ -162,13 +160,6 @@ func liveHolders(
 // whoOf joins the log and the live flows. asked: live are all flows with the source.
 func whoOf(q *flowlog.Query, a *flowlog.Answer, live []status.FlowView, asked bool) whoView {
 	v := whoView{At: q.At, LogFrom: a.From, Lost: a.Lost, Unread: a.Unread, Holders: []whoHolder{}}
-	live = slices.DeleteFunc(slices.Clone(live), func(f status.FlowView) bool {
-		isCopy := f.Group == status.GroupCopy
-		if isCopy && !slices.Contains(v.Elsewhere, f.Owner) {
-			v.Elsewhere = append(v.Elsewhere, f.Owner)
-		}
-		return isCopy
-	})
 	live, alive := match(a, live)
 	for i := range a.Holders {
 		h := &a.Holders[i]
@@ -194,7 +185,11 @@ func whoOf(q *flowlog.Query, a *flowlog.Answer, live []status.FlowView, asked bo
 			Event: flowlog.Begin, Time: f.Start, Start: f.Start, Protocol: f.Protocol, Client: f.Client, VIP: f.VIP,
 			SNAT: f.SNAT, Backend: f.Backend, Service: f.Service, Forwarding: f.Forwarding,
 		}}
-		if f.Start.IsZero() {
+		switch {
+		case f.Group == status.GroupCopy:
+			w.Doubt = "its start is not known here: it is a copy of a flow of gateway " + cmp.Or(f.Owner, "?") +
+				", whose log has it"
+		case f.Start.IsZero():
 			w.Doubt = "its start is not known, because it is older than the log, was moved to a table of another " +
 				"size or version, or was restored from the group"
 		}
@@ -226,7 +221,8 @@ func match(a *flowlog.Answer, live []status.FlowView) (others []status.FlowView,
 			alive[at] = true
 			continue
 		}
-		if !slices.ContainsFunc(a.Later, func(h flowlog.Holder) bool { return sameTuple(f, &h.Record) }) &&
+		later := func(h flowlog.Holder) bool { return f.Start.IsZero() && sameTuple(f, &h.Record) }
+		if !slices.ContainsFunc(a.Later, later) &&
 			!slices.ContainsFunc(a.Holders, func(h flowlog.Holder) bool {
 				return sameTuple(f, &h.Record) && f.Start.Sub(h.Start).Abs() < time.Second
 			}) {
@@ -263,17 +259,9 @@ func whoRows(r *rows, v *whoView) {
 	if v.Lost > 0 {
 		r.line(fmt.Sprintf("The log has lost %d lines: others may have had the source, too.", v.Lost))
 	}
-	for _, name := range v.Elsewhere {
-		r.line(elsewhere(name) + ".")
-	}
 	for _, why := range v.Unread {
 		r.line("A gap in the log, others may have had the source, too: " + why + ".")
 	}
-}
-
-// elsewhere refers to a gateway of the group.
-func elsewhere(name string) string {
-	return "gateway " + name + " has flows with this source, whose copies are here: ask it, too"
 }
 
 // shortTime returns a time in UTC; "?" if it is not known.
@@ -305,9 +293,6 @@ func nobody(q *flowlog.Query, v *whoView) string {
 	}
 	if v.Lost > 0 {
 		text += fmt.Sprintf("; the log has lost %d lines", v.Lost)
-	}
-	for _, name := range v.Elsewhere {
-		text += "; " + elsewhere(name)
 	}
 	for _, why := range v.Unread {
 		text += "; a gap in the log: " + why
