@@ -83,7 +83,8 @@ func topScreens(client *status.Client, announcer string, now func() time.Time) [
 func liveWorkerTable() *table.Table[status.WorkerView] {
 	type view = status.WorkerView
 	t := workerTable()
-	t.Column("load").Text = func(v *view) string { return percentText(load(v)) }
+	c := t.Column("load")
+	c.Text, c.OfRates = func(v *view) string { return percentText(load(v)) }, true
 	t.Columns = append(t.Columns,
 		table.Column[view]{Name: "BUSY-NS", Show: table.Wide, Counter: func(v *view) *uint64 { return &v.BusyNanos }},
 		table.Column[view]{Name: "IDLE-NS", Show: table.Wide, Counter: func(v *view) *uint64 { return &v.IdleNanos }})

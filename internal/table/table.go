@@ -38,6 +38,8 @@ type Column[T any] struct {
 	Number func(*T) (float64, bool)
 	// Counter returns a field that only increases while the source of the rows runs.
 	Counter func(*T) *uint64
+	// OfRates: Text is of Counters' rates.
+	OfRates bool
 	Bytes   bool // the counter is of bytes
 }
 

@@ -101,7 +101,7 @@ func (f *feed[T]) Grid(o Order) Grid {
 		}
 		if f.answers < 2 { // a rate needs two answers
 			for j, c := range columns {
-				if c.Counter != nil {
+				if c.Counter != nil || c.OfRates {
 					line[j] = "-"
 				}
 			}
