@@ -130,7 +130,7 @@ func (d *descs) describeWorkers() {
 	d.batches = d.new("worker_batches_total", "Passes of the loop that moved a packet.", worker)
 	d.polls = d.new("worker_polls_total", "Times the worker slept.", worker)
 	d.busy = d.new("worker_busy_seconds_total", "Time spent on packets.", worker)
-	d.idle = d.new("worker_idle_seconds_total", "Time spent without packets.", worker)
+	d.idle = d.new("worker_idle_seconds_total", "Time asleep, naps included.", worker)
 	d.pulse = d.new("worker_pulse_age_seconds", "Time since the last pass of the loop.", worker)
 	d.frames = d.new("worker_frames", "Frames of the UMEM, by where they are.", worker, "place")
 	d.umem = d.new("worker_umem_frames", "Frames the UMEM has.", worker)
