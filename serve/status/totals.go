@@ -21,7 +21,7 @@ type Totals struct {
 	// reading keeps Close from counting a backend of the snapshot that a reader has (Read).
 	reading sync.RWMutex
 
-	mu      sync.Mutex // after reading
+	mu      sync.Mutex                      // after reading
 	opened  map[services.BackendRef]Traffic // counts of the index before its present owner
 	retired map[services.ServiceID]Traffic  // counts of removed backends
 	// leaving has backends between Retire and Close.
