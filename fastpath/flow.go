@@ -26,8 +26,7 @@ func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 		switch w.classify(ref, side, p) {
 		case decide.InFlow:
 			if side == flowtable.ClientSide && p.opensConnection() {
-				w.planner.Bind(ref)
-				if r := w.planner.LimitedAgain(ref, &p.Tuple); r != reason.None {
+				if r := w.limitedAgain(p, ref); r != reason.None {
 					return drop(r)
 				}
 			}
@@ -38,8 +37,7 @@ func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 			}
 			return drop(reason.BackendGone)
 		case decide.Unanswered:
-			w.planner.Bind(ref)
-			if r := w.planner.LimitedAgain(ref, &p.Tuple); r != reason.None {
+			if r := w.limitedAgain(p, ref); r != reason.None {
 				return drop(r)
 			}
 			if w.budget.flows <= opensForParked { // this SYN also goes to the old backend, the next one to another
@@ -96,6 +94,12 @@ func (w *Worker) classify(ref flowtable.Ref, side flowtable.Side, p *packet) dec
 	class := w.planner.Classify(ref, side, &p.Packet)
 	w.budget.flows -= left - w.planner.Searches
 	return class
+}
+
+// limitedAgain is decide.Planner.LimitedAgain for a flow that may not be bound.
+func (w *Worker) limitedAgain(p *packet, ref flowtable.Ref) reason.Drop {
+	w.planner.Bind(ref)
+	return w.planner.LimitedAgain(ref, &p.Tuple)
 }
 
 // replaced returns why the flow of a client's packet ends that opens a new one: a connection was

@@ -302,27 +302,22 @@ func TestTCPStaysWithItsService(t *testing.T) {
 			}})
 			g := l.workers[0]
 			client, vip := join(f.client, 40000), join(f.vip, 80)
-			l.send(0, headertest.TCP(client, vip, headertest.SYN))
-			_, p := l.out(g.nic)
-			src, dst := ends(&p.Tuple)
-			l.send(0, headertest.TCP(dst.String(), src.String(), headertest.SYN|headertest.ACK),
-				headertest.TCP(client, vip, headertest.ACK))
-			l.out(g.nic)
-			l.out(g.nic)
+			src, dst := l.begins(0, header.ProtoTCP, client, vip)
+			l.answers(0, header.ProtoTCP, client, vip, src.String(), dst.String())
 			l.publish(func(b *services.Builder) {
 				owns(b, serviceB, services.LoadBalancer, f.vip, 80, header.ProtoTCP, f.b)
 			})
 			for range 3 {
 				l.step(time.Minute)
 				l.send(0, headertest.TCP(client, vip, headertest.ACK))
-				_, p = l.out(g.nic)
+				_, p := l.out(g.nic)
 				l.wantTuple(&p, src.String(), dst.String())
 				l.send(0, headertest.TCP(dst.String(), src.String(), headertest.ACK))
 				_, p = l.out(g.nic)
 				l.wantTuple(&p, vip, client)
 			}
 			l.send(0, headertest.TCP(join(f.client, 40001), vip, headertest.SYN))
-			_, p = l.out(g.nic)
+			_, p := l.out(g.nic)
 			l.wantTuple(&p, "", join(f.b, 8080))
 		})
 	}
@@ -458,17 +453,13 @@ func reopenAfter(t *testing.T, f family, edit func(family) func(*services.Builde
 	}})
 	g := l.workers[0]
 	client, vip := join(f.client, 40000), join(f.vip, 80)
-	l.send(0, headertest.TCP(client, vip, headertest.SYN))
-	_, p := l.out(g.nic)
-	src, dst := ends(&p.Tuple)
+	src, dst := l.begins(0, header.ProtoTCP, client, vip)
+	l.answers(0, header.ProtoTCP, client, vip, src.String(), dst.String())
 	answer := func(flags uint8) bool {
 		l.send(0, headertest.TCP(dst.String(), src.String(), flags))
 		_, ok := g.nic.Take(nil)
 		return ok
 	}
-	answer(headertest.SYN | headertest.ACK)
-	l.send(0, headertest.TCP(client, vip, headertest.ACK))
-	l.out(g.nic)
 	if !live {
 		l.send(0, headertest.TCP(client, vip, headertest.RST|headertest.ACK))
 		l.out(g.nic)
@@ -527,21 +518,12 @@ func TestThirdSYNHasLimits(t *testing.T) {
 	l := newLab(t, labConfig{edit: func(b *services.Builder) { owner(b, f.a, 30) }})
 	g := l.workers[0]
 	vip := join(f.vip, 80)
-	open := func(client string) {
-		l.send(0, headertest.TCP(client, vip, headertest.SYN))
-		_, p := l.out(g.nic)
-		src, dst := ends(&p.Tuple)
-		l.send(0, headertest.TCP(dst.String(), src.String(), headertest.SYN|headertest.ACK),
-			headertest.TCP(client, vip, headertest.ACK))
-		l.out(g.nic)
-		l.out(g.nic)
-	}
-	open(join(f.client, 40000))
+	l.stands(0, header.ProtoTCP, join(f.client, 40000), vip)
 	l.send(0, headertest.TCP(join(f.client, 40000), vip, headertest.RST|headertest.ACK))
 	l.out(g.nic)
 	l.step(time.Second)
 	l.publish(func(b *services.Builder) { owner(b, f.b, 99) })
-	open(join(f.client, 40001))
+	l.stands(0, header.ProtoTCP, join(f.client, 40001), vip)
 	for _, wait := range []time.Duration{time.Second, time.Second, 2 * time.Second} {
 		l.send(0, headertest.TCP(join(f.client, 40000), vip, headertest.SYN))
 		l.nothing(g.nic, g.host)

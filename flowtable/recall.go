@@ -20,7 +20,8 @@ import (
 // flow gets the port that was recalled for an earlier one.
 //
 // If a gateway does not acknowledge, its lease runs out, and flows that it may have copies of keep
-// their ports (Table.OutOfStepSince). Until then maxRecalls flows end in vain at most.
+// their ports (Table.OutOfStepSince). Until then at most maxRecalls flows end whose ports stay
+// held.
 type recalls struct {
 	list [maxRecalls]recall // in their order
 	n    int

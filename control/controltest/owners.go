@@ -10,12 +10,12 @@ import (
 
 // Owners is an Owners that fails the test if a number has two meanings at once.
 type Owners struct {
-	t        *testing.T
-	Known    map[services.BackendRef]bool
-	snaps    []*services.Snapshot // in use
-	retired  map[services.BackendRef]services.ServiceID
-	Oldest   uint64
-	Opened   int
+	t       *testing.T
+	Known   map[services.BackendRef]bool
+	snaps   []*services.Snapshot // in use
+	retired map[services.BackendRef]services.ServiceID
+	Oldest  uint64
+	Opened  int
 }
 
 // NewOwners returns one that knows no number.

@@ -126,12 +126,25 @@ func (s *Planner) mayStay(svc *services.Service, client, toBackend *header.Tuple
 }
 
 // owner calls Adopt with the flow's tuples.
-func (s *Planner) owner(ref flowtable.Ref) (service, backend uint32) {
-	var toBackend, toClient header.Tuple
+func (s *Planner) owner(ref flowtable.Ref) (now owner) {
+	client, toBackend := s.tuples(ref)
+	now.service, now.backend = Adopt(s.Snap, &client, &toBackend)
+	return now
+}
+
+// tuples returns the client's tuple of a flow, and the tuple of its translated packets.
+func (s *Planner) tuples(ref flowtable.Ref) (client, toBackend header.Tuple) {
+	var toClient header.Tuple
 	s.Flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
 	s.Flows.Outgoing(ref, flowtable.ReplySide, &toClient)
-	client := toClient.Reverse()
-	return Adopt(s.Snap, &client, &toBackend)
+	return toClient.Reverse(), toBackend
+}
+
+// setOwner gives a bound flow to another owner.
+func (s *Planner) setOwner(ref flowtable.Ref, now owner) {
+	binding, toBackend, toClient := s.Flows.Flow(ref).Bound()
+	s.Flows.Bind(ref, binding, now.service, now.backend, toBackend, toClient)
+	Recharge(s.Snap, s.Flows, ref, s.Now)
 }
 
 // Adopt finds the service and backend, as a snapshot numbers them, of a flow that an earlier

@@ -76,11 +76,8 @@ func (s *Planner) handshake(ref flowtable.Ref, flags uint8) Class {
 	if !ok {
 		return BackendGone
 	}
-	f := s.Flows.Flow(ref)
-	if service, _ := f.Owner(); now.service != service {
-		binding, toBackend, toClient := f.Bound()
-		s.Flows.Bind(ref, binding, now.service, now.backend, toBackend, toClient)
-		Recharge(s.Snap, s.Flows, ref, s.Now)
+	if service, _ := s.Flows.Flow(ref).Owner(); now.service != service {
+		s.setOwner(ref, now)
 	}
 	return InFlow
 }
@@ -101,10 +98,7 @@ func (s *Planner) begins(ref flowtable.Ref) (now owner, ok bool) {
 	if f.State().HalfOpen() || !s.Flows.Ended(ref) {
 		return owner{service, backend}, true
 	}
-	var toBackend, toClient header.Tuple
-	s.Flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
-	s.Flows.Outgoing(ref, flowtable.ReplySide, &toClient)
-	client := toClient.Reverse()
+	client, toBackend := s.tuples(ref)
 	return s.fits(&client, &toBackend, f.Proxied(), service)
 }
 
@@ -123,13 +117,11 @@ func (s *Planner) gone(ref flowtable.Ref) bool {
 		return true
 	}
 	s.Searches--
-	service, backend := s.owner(ref)
-	if backend == 0 {
+	now := s.owner(ref)
+	if now.backend == 0 {
 		return true
 	}
-	binding, toBackend, toClient := f.Bound()
-	s.Flows.Bind(ref, binding, service, backend, toBackend, toClient)
-	Recharge(s.Snap, s.Flows, ref, s.Now)
+	s.setOwner(ref, now)
 	return false
 }
 

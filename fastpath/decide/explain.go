@@ -229,7 +229,6 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 	}
 	again := x.Tuple.Stateful() && x.Opens && side == flowtable.ClientSide && x.Class == InFlow
 	if again && !x.Flow.Direct {
-		s.Searches = 1
 		if x.MayNotBegin = !s.MayBegin(ref); x.MayNotBegin {
 			var n Plan
 			s.Plan(&n, &Request{Tuple: &x.Tuple, Opens: true, TTL: 255, DryRun: true, Not: backend,

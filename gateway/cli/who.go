@@ -206,10 +206,9 @@ func whoOf(q *flowlog.Query, a *flowlog.Answer, live []status.FlowView, asked bo
 
 // match returns the live flows that are not in the log, and for each holder whether it is alive.
 // The flow table has one flow of a tuple. If the log has its begin and no end, both are the same
-// flow, even if their starts differ because the clock was set, or the table does not know it: also
-// if it began after the time of the query. Otherwise the flow may have ended
-// between the reading of the flow table and of the log; its start distinguishes it from an earlier
-// flow.
+// flow, even if their starts differ because the clock was set, or if the table does not know its
+// start, also if it began after the time of the query. Otherwise the flow may have ended between
+// the reading of the flow table and of the log; its start distinguishes it from an earlier flow.
 func match(a *flowlog.Answer, live []status.FlowView) (others []status.FlowView, alive []bool) {
 	alive = make([]bool, len(a.Holders))
 	for i := range live {

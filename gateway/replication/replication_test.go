@@ -765,8 +765,8 @@ func TestManyChanges(t *testing.T) {
 }
 
 // TestPortsShort: a flow whose port is short gets the port of one that is over, as soon as the
-// other gateway has acknowledged the end. If that one is away, no flow of which it may have a copy
-// ends in vain, and others end.
+// other gateway has acknowledged the end. If that one is away, flows that it may have copies of do
+// not end, and others do.
 func TestPortsShort(t *testing.T) {
 	inLab(t, 2, func(l *lab) {
 		l.ports = 1
@@ -785,7 +785,7 @@ func TestPortsShort(t *testing.T) {
 		}
 		over(1000)
 		if syns(2000) {
-			t.Error("a flow gets a port of which the other gateway has a copy")
+			t.Error("a flow gets the port of a flow that the other gateway has a copy of")
 		}
 		l.settle(0)
 		c := over(2000)
@@ -895,7 +895,7 @@ func TestAnswerAfterACopy(t *testing.T) {
 		first.passes(l, 0, "the answer", answer, first.vip, first.client)
 		l.settle(1200 * time.Millisecond)
 		if _, sent := other.udp(l, 0); sent {
-			t.Error("another client gets a port of which the other gateway has a copy")
+			t.Error("another client gets the port of a flow that the other gateway has a copy of")
 		}
 		l.settle(0)
 		if from, sent := other.udp(l, 0); !sent || from != source {

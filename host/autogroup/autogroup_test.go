@@ -12,7 +12,7 @@ import (
 func TestSetNice(t *testing.T) {
 	s, err := Open()
 	if err != nil {
-		t.Skip("this kernel lacks sessions of the scheduler:", err)
+		t.Skip("this kernel lacks CONFIG_SCHED_AUTOGROUP, or does not use it here:", err)
 	}
 	defer s.Close()
 	before, err := os.ReadFile(own)
