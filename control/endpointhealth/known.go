@@ -45,7 +45,8 @@ func (t *Tracker) Known() (list []Known) {
 }
 
 // Remember makes a new Tracker continue from the state of a previous process. It returns the health
-// of the endpoints, as Changes would. It must be the first call.
+// of the endpoints, as Changes would. It must be the first call. The next check and the next step
+// of a slow start are due at times with now's monotonic reading, which the list has lost.
 //
 // An endpoint is remembered until the first SetPorts, which must follow, and stays if it has a
 // check of the same kind then. One with a passive check stays until the first Sample, and then if
@@ -59,7 +60,7 @@ func (t *Tracker) Remember(list []Known, now time.Time) []compiler.EndpointHealt
 		e := &endpoint{name: k.Endpoint, target: netip.AddrPortFrom(k.Endpoint.Addr.Netip(), k.Endpoint.Port),
 			check: objects.Check{Kind: k.Kind}, passive: k.Passive, down: k.Down, count: k.Count, since: k.Since,
 			last:   Result{OK: k.Last.OK, Detail: k.Last.Detail, Took: k.Last.Took, Skipped: k.Last.Skipped},
-			lastAt: k.LastAt, started: k.LastAt, share: k.Share, raised: k.Raised}
+			lastAt: k.LastAt, started: now.Add(min(k.LastAt.Sub(now), 0)), share: k.Share, raised: k.Raised}
 		t.by[e.name] = e
 		if e.down {
 			t.counts.Down++
@@ -82,6 +83,7 @@ func (t *Tracker) Remember(list []Known, now time.Time) []compiler.EndpointHealt
 func (t *Tracker) resume(e *endpoint, now time.Time) {
 	if e.share != 0 {
 		if e.check.SlowStart > 0 {
+			e.raised = now.Add(min(e.raised.Sub(now), e.check.SlowStart/shares))
 			t.slow[e] = true
 		} else {
 			e.share = 0

@@ -3,6 +3,7 @@ package endpointhealth_test
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -155,5 +156,41 @@ func TestForget(t *testing.T) {
 				t.Errorf("%d count as down, want %d", c.Down, len(down)-len(up))
 			}
 		})
+	}
+}
+
+// TestClockStepsDelayNoCheck: all times at which the Tracker wants to be called have a monotonic
+// reading, so that a step of the wall clock moves none of them. The times that a former process
+// sends have none.
+func TestClockStepsDelayNoCheck(t *testing.T) {
+	port := newPort(t, "tcp interval=1s rise=2 fall=3 slowstart=10s")
+	s := newSim(t, bothKinds)
+	s.now = time.Now()
+	next := func(step string) {
+		t.Helper()
+		if at, ok := s.Next(); !ok || !strings.Contains(at.String(), "m=") || at.After(s.now.Add(2*time.Second)) {
+			t.Errorf("%s: the next call is due at %v (%t), at %v", step, at, ok, s.now)
+		}
+	}
+	s.SetPorts([]*compiler.CheckedPort{port}, s.now)
+	next("at first")
+	s.run(4*time.Second, func() { next("later") })
+
+	list, now := known(t, port)
+	s = newSim(t, bothKinds)
+	s.now = time.Now()
+	for i := range list { // the clock was set back by an hour
+		k := &list[i]
+		k.LastAt = s.now.Round(0).Add(time.Hour + k.LastAt.Sub(now))
+		k.Raised = s.now.Round(0).Add(time.Hour + k.Raised.Sub(now))
+	}
+	s.Remember(list, s.now)
+	s.SetPorts([]*compiler.CheckedPort{port}, s.now)
+	next("after a hand-over")
+	raised := 0
+	s.changed = func(compiler.EndpointHealth) { raised++ }
+	s.run(4*time.Second, func() { next("in a slow start") })
+	if raised < 2 {
+		t.Errorf("%d steps of a slow start in 4 s", raised)
 	}
 }

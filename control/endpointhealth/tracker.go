@@ -345,9 +345,11 @@ func (t *Tracker) next(e *endpoint, now time.Time) time.Time {
 
 // together returns a time close to at, at which other checks are started as well. That costs less
 // than one check at a time: the process sleeps and wakes up less often, and answers come together.
+// The result keeps at's monotonic reading, which Round drops: a step of the wall clock delays no
+// check.
 func together(at time.Time) time.Time {
 	const grid = 100 * time.Millisecond
-	return at.Round(grid)
+	return at.Add(at.Round(grid).Sub(at.Round(0)))
 }
 
 // skipped: an endpoint that must not be checked counts as up.
