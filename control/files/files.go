@@ -36,9 +36,6 @@ import (
 	"sluice.dev/sluice/internal/heartbeat"
 )
 
-// Kind is the kind of Source that objects from files have.
-const Kind = "manifests"
-
 // Config configures a Watcher.
 type Config struct {
 	Log     *slog.Logger
@@ -83,7 +80,9 @@ func New(cfg Config) *Watcher {
 }
 
 // Source returns the directory.
-func (w *Watcher) Source() objects.Source { return objects.Source{Kind: Kind, Path: w.Dir} }
+func (w *Watcher) Source() objects.Source {
+	return objects.Source{Kind: objects.Manifests, Path: w.Dir}
+}
 
 // ErrEnded is returned by Sync when Run has returned.
 var ErrEnded = errors.New("the directory is not watched any more")

@@ -203,7 +203,7 @@ func (f *file) replace(from objects.Source, found *found, batch *tracker.Batch) 
 }
 
 func (w *Watcher) place(name string) objects.Source {
-	return objects.Source{Kind: Kind, Path: filepath.Join(w.Dir, name)}
+	return objects.Source{Kind: objects.Manifests, Path: filepath.Join(w.Dir, name)}
 }
 
 // errEmpty: a file is usually empty because it is about to be written.

@@ -166,24 +166,40 @@ func TestEventOfLongName(t *testing.T) {
 		func() bool { return written(t, s, "InvalidObject", "EndpointSlice/"+bad.Name) == 1 })
 }
 
-// A health check node port that cannot be had is an Event of the Service, under
+// TestEventsOfOtherParts: a Problem that another part of the gateway reports is an Event of its
+// object, whatever the part; one of an object from a file is not. A health check node port has
 // kube-proxy's reason.
-func TestEventOfHealthCheckPort(t *testing.T) {
+func TestEventsOfOtherParts(t *testing.T) {
 	t.Parallel()
 	s := k8stest.Start(t)
-	s.Set(service("a", 80))
+	s.Set(service("a", 80), service("file", 80))
 	w := start(t, s)
 	loop, _ := w.loop(t)
 	<-loop.Ready()
 	runEvents(t, w, loop.Problems)
-	var b tracker.Batch
-	b.Report(health.Source(), []objects.Problem{{
-		Source: health.Source(), Object: objects.ObjectID{Kind: objects.KindService, Namespace: "shop", Name: "a"},
-		Field:   "spec.healthCheckNodePort",
-		Message: "address already in use", Severity: objects.Warning, Reason: health.ReasonFailed,
-	}})
-	w.tracker.Apply(&b)
-	eventually(t, "an Event", func() bool { return written(t, s, "FailedToStartServiceHealthcheck", "Service/a") == 1 })
+	ofService := func(name string) objects.ObjectID {
+		return objects.ObjectID{Kind: objects.KindService, Namespace: "shop", Name: name}
+	}
+	for _, p := range []objects.Problem{
+		{Source: objects.Source{Kind: objects.Manifests}, Object: ofService("file"), Message: "is unknown"},
+		{Source: objects.Source{Kind: "flow-table"}, Object: objects.ObjectID{Kind: objects.KindNode, Name: nodeName},
+			Message: "7 flows were lost", Severity: objects.Warning, Reason: objects.ReasonFlowsLost},
+		{Source: objects.Source{Kind: "endpoint-health"}, Object: ofService("a"), Message: "are not checked",
+			Severity: objects.Warning},
+		{Source: health.Source(), Object: ofService("a"), Field: "spec.healthCheckNodePort",
+			Message: "address already in use", Severity: objects.Warning, Reason: health.ReasonFailed},
+	} {
+		var b tracker.Batch
+		b.Report(p.Source, []objects.Problem{p})
+		w.tracker.Apply(&b)
+	}
+	eventually(t, "Events", func() bool {
+		return written(t, s, "FailedToStartServiceHealthcheck", "Service/a") == 1 &&
+			written(t, s, "ServedDifferently", "Service/a") == 1 && written(t, s, "FlowsLost", "Node/"+nodeName) == 1
+	})
+	if events, _ := s.Events(); len(events) != 3 {
+		t.Errorf("%d Events, want 3: %+v", len(events), events)
+	}
 }
 
 // TestEventOfUnknownAnnotation: a misspelt annotation is an Event of the Service, which names the

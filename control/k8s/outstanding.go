@@ -63,16 +63,13 @@ func newOutstanding() outstanding {
 	return outstanding{series: map[about]*series{}, authors: map[string]*author{}}
 }
 
-// sources are the kinds of Source whose Problems become Events. Objects from files need not be in
-// the API server.
-var sources = map[string]bool{Kind: true, "health": true}
-
-// look takes the list of all Problems.
+// look takes the list of all Problems. Problems of objects from files become no Events: the API
+// server need not have the objects.
 func (o *outstanding) look(list []objects.Problem, now time.Time) {
 	seen := make(map[about]bool, len(o.series))
 	for i := range list {
 		p := &list[i]
-		if !sources[p.Source.Kind] || p.Object == (objects.ObjectID{}) {
+		if p.Source.Kind == objects.Manifests || p.Object.Name == "" {
 			continue
 		}
 		a := about{p.Object, p.Field, p.Why()}

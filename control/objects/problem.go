@@ -8,7 +8,10 @@ import (
 	"unicode"
 )
 
-// Source is where an object was read: the kind of source (such as "manifests") and the path in it.
+// Manifests is the kind of Source that objects from files have.
+const Manifests = "manifests"
+
+// Source is where an object was read: the kind of source (such as Manifests) and the path in it.
 // Document is the number of the document in the file, from 1; it is for messages only and does not
 // distinguish two sources.
 type Source struct {

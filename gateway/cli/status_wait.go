@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"sluice.dev/sluice/control/files"
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/internal/wake"
 	"sluice.dev/sluice/serve/status"
 )
@@ -96,12 +96,12 @@ func notInForce(v *status.StatusView) (parts []string) {
 		case !s.Synced:
 			parts = append(parts, s.Name+" has not been read yet")
 		}
-		if directory, ok := strings.CutPrefix(s.Name, files.Kind+":"); ok {
+		if directory, ok := strings.CutPrefix(s.Name, objects.Manifests+":"); ok {
 			directories = append(directories, directory)
 		}
 	}
 	for _, p := range v.Problems {
-		path := strings.TrimPrefix(p.Source, files.Kind+":")
+		path := strings.TrimPrefix(p.Source, objects.Manifests+":")
 		in := func(directory string) bool { return strings.HasPrefix(path, strings.TrimSuffix(directory, "/")+"/") }
 		if !p.Warning && slices.ContainsFunc(directories, in) {
 			text := p.Source
