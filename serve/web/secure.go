@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"sluice.dev/sluice/internal/trusted"
 )
@@ -28,9 +29,21 @@ type watched[T any] struct {
 	log   *slog.Logger
 
 	mu     sync.Mutex      // guards the fields below
-	stamps []trusted.Stamp // stamps of the files at the last reading
+	stamps []trusted.Stamp // stamps of the files that value was read from
 	value  T
+	failed failure // the last reading, if it failed
 }
+
+// failure is a reading of files that failed.
+type failure struct {
+	stamps []trusted.Stamp
+	at     time.Time
+	why    string
+}
+
+// retryAfter is the time after which files that could not be read are read again although their
+// stamps are the same: the reason can be a directory's mode, or a lack of descriptors.
+const retryAfter = time.Second
 
 // watch returns an error if the files cannot be read now.
 func watch[T any](log *slog.Logger, read func() (T, error), files ...string) (*watched[T], error) {
@@ -44,16 +57,20 @@ func (w *watched[T]) get() T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	stamps := stampsOf(w.files)
-	if slices.Equal(stamps, w.stamps) {
+	f := &w.failed
+	if slices.Equal(stamps, w.stamps) || slices.Equal(stamps, f.stamps) && time.Since(f.at) < retryAfter {
 		return w.value
 	}
-	w.stamps = stamps
 	value, err := w.read()
 	if err != nil {
-		w.log.Warn("changed files cannot be used: their former content stays in force", "files", w.files, "error", err)
+		if f.why != err.Error() {
+			w.log.Warn("changed files cannot be used: their former content stays in force", "files", w.files, "error",
+				err)
+		}
+		*f = failure{stamps, time.Now(), err.Error()}
 		return w.value
 	}
-	w.value = value
+	w.value, w.stamps, *f = value, stamps, failure{}
 	return value
 }
 

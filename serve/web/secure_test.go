@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"sluice.dev/sluice/internal/trusted"
@@ -159,6 +160,47 @@ func TestTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(map[string]int{"Bearer third": 200, "Bearer ": 401})
+}
+
+// TestSecretsAfterARefusal: changed tokens that were refused for a reason outside the file, such as
+// the mode of its directory, are in force once that is mended, and the refusal is logged once.
+func TestSecretsAfterARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		file := filepath.Join(dir, "tokens")
+		replace(t, file, "first")
+		var log bytes.Buffer
+		tokens, err := ReadTokens(file, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		admits := func(token string) bool {
+			r := httptest.NewRequest("GET", "/metrics", nil)
+			r.Header.Set("Authorization", "Bearer "+token)
+			return tokens.Admits(r)
+		}
+		mode := func(m os.FileMode) {
+			if err := os.Chmod(dir, m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mode(0o777)
+		replace(t, file, "second")
+		for range 10 {
+			if !admits("first") || admits("second") {
+				t.Error("tokens in a directory that all may write are in force")
+			}
+			time.Sleep(retryAfter / 2)
+		}
+		mode(0o700)
+		time.Sleep(retryAfter)
+		if admits("first") || !admits("second") {
+			t.Error("the tokens from before are in force")
+		}
+		if n := strings.Count(log.String(), "stays in force"); n != 1 {
+			t.Errorf("%d warnings, want 1: %s", n, &log)
+		}
+	})
 }
 
 // TestSecretsAreTrusted: a certificate, its key and tokens are refused where others could change
