@@ -25,12 +25,12 @@ type rig struct {
 	dir string
 }
 
-func newRig(t *testing.T) *rig { return newRigWith(t, nil) }
+func newRig(t *testing.T) *rig { return newRigWith(t, nil, 10*time.Millisecond) }
 
-func newRigWith(t *testing.T, addresses *assign.Assigner) *rig {
+func newRigWith(t *testing.T, addresses *assign.Assigner, settle time.Duration) *rig {
 	dir := t.TempDir()
 	r := &rig{t: t, dir: dir, Watcher: New(Config{
-		Log: slog.New(slog.DiscardHandler), Dir: dir, Tracker: tracker.New(), Settle: 10 * time.Millisecond,
+		Log: slog.New(slog.DiscardHandler), Dir: dir, Tracker: tracker.New(), Settle: settle,
 		Addresses: addresses,
 	})}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -214,6 +214,29 @@ func TestConfigMap(t *testing.T) {
 func TestNoticed(t *testing.T) {
 	r := newRig(t)
 	r.want("empty", "")
+	r.write("a.yaml", service("a", "10.0.0.1"))
+	r.notice("10.0.0.1")
+}
+
+// TestEventsWithoutEnd: manifests are read although another file in the directory, such as a log,
+// is written without end.
+func TestEventsWithoutEnd(t *testing.T) {
+	r := newRigWith(t, nil, 500*time.Millisecond)
+	stop, done := make(chan struct{}), make(chan struct{})
+	defer func() { close(stop); <-done }()
+	go func() {
+		defer close(done)
+		for tick := time.NewTicker(5 * time.Millisecond); ; <-tick.C {
+			select {
+			case <-stop:
+				tick.Stop()
+				return
+			default:
+				_ = os.WriteFile(filepath.Join(r.dir, "x.log"), []byte("line"), 0o600)
+			}
+		}
+	}()
+	time.Sleep(100 * time.Millisecond)
 	r.write("a.yaml", service("a", "10.0.0.1"))
 	r.notice("10.0.0.1")
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
+	"time"
 
 	"sluice.dev/sluice/allocate/assign"
 	"sluice.dev/sluice/allocate/pools"
@@ -12,7 +13,7 @@ import (
 // TestAddresses: Services without a status get addresses of pools, in all files together; a change
 // of one file, or of the pools, changes those of others only where it must.
 func TestAddresses(t *testing.T) {
-	r := newRigWith(t, assign.New(assign.Config{Log: slog.New(slog.DiscardHandler)}))
+	r := newRigWith(t, assign.New(assign.Config{Log: slog.New(slog.DiscardHandler)}), 10*time.Millisecond)
 	r.Addresses.Own()
 	pool := func(text string) {
 		t.Helper()
