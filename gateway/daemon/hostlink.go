@@ -209,9 +209,10 @@ func (h *hostSide) applySettings() error {
 	return h.users.program.SetSettings(h.settings.config(), h.current())
 }
 
-// watchLocalPorts sets the parameters again if net.ipv4.ip_local_port_range has changed.
-func (h *hostSide) watchLocalPorts(context.Context) {
-	if !h.users.program.LocalPortsChanged() {
+// watchSettings sets the parameters again if that failed, or net.ipv4.ip_local_port_range has
+// changed.
+func (h *hostSide) watchSettings(context.Context) {
+	if !h.users.program.SettingsDue() {
 		return
 	}
 	if err := h.applySettings(); err != nil {

@@ -67,7 +67,7 @@ func (d *Daemon) serveOpen(ctx context.Context) {
 			return d.handOver.answer(ctx, u, func() bool { return p.give(ctx, u) }, func() { p.refuse(ctx, u) })
 		})
 	})
-	d.ports.Watch(ctx, d.lookReach, d.host.watch, d.host.watchLocalPorts, d.watchSources)
+	d.ports.Watch(ctx, d.lookReach, d.host.watch, d.host.watchSettings, d.watchSources)
 }
 
 // lookReach checks whether backends and clients can be reached. One goroutine at a time may call

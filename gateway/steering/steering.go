@@ -29,7 +29,7 @@ import (
 type Program struct {
 	mu    sync.Mutex // the control loop and the opening of ports share the maps
 	s     *xdpprog.Steering
-	local config.PortRange // net.ipv4.ip_local_port_range that the kernel program has
+	local config.PortRange // net.ipv4.ip_local_port_range of the last SetSettings, zero if it failed
 }
 
 // Prepare opens the maps that another process uses, and loads the programs (xdpprog.Prepare). Until
@@ -297,9 +297,9 @@ func first(err error) error {
 	return err
 }
 
-// LocalPortsChanged reports whether net.ipv4.ip_local_port_range differs from the value at the last
-// SetSettings. If it cannot be read, it counts as unchanged.
-func (k *Program) LocalPortsChanged() bool {
+// SettingsDue reports whether the last SetSettings failed, or net.ipv4.ip_local_port_range has
+// changed since. If the range cannot be read, SetSettings would fail: SettingsDue is false.
+func (k *Program) SettingsDue() bool {
 	now, err := config.ReadEphemeral()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -310,6 +310,7 @@ func (k *Program) LocalPortsChanged() bool {
 func (k *Program) SetSettings(c *config.Configuration, host *hostlink.HostLink) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.local = config.PortRange{}
 	local, err := config.ReadEphemeral()
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
@@ -46,5 +47,37 @@ func TestFullTablesRefuse(t *testing.T) {
 		if err := k.Replace(&steer.Set{}); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestSettingsAreDue: settings that could not be written are due until they are, so that a reload
+// without a free descriptor is not in force in part for good.
+func TestSettingsAreDue(t *testing.T) {
+	s, err := xdpprog.Load(xdpprog.Config{MaxFrontends: 8, MaxSources: 8, MaxAddrs: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &Program{s: s}
+	defer k.Release(true)
+	c := &config.Configuration{}
+	if err := k.SetSettings(c, nil); err != nil || k.SettingsDue() {
+		t.Fatalf("settings: %v, due: %t", err, k.SettingsDue())
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	err = k.SetSettings(c, nil)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, unix.EMFILE) || !k.SettingsDue() {
+		t.Fatalf("settings without a free descriptor: %v, due: %t", err, k.SettingsDue())
+	}
+	if err := k.SetSettings(c, nil); err != nil || k.SettingsDue() {
+		t.Errorf("settings: %v, due: %t", err, k.SettingsDue())
 	}
 }
