@@ -66,3 +66,17 @@ func TestDecodingThatPanics(t *testing.T) {
 		t.Errorf("a guarded client reads nothing: %v", err)
 	}
 }
+
+// TestRetriesAreFrequent: an API server that is back after a long outage is asked within 10 s, and
+// one that refuses requests is asked less and less often.
+func TestRetriesAreFrequent(t *testing.T) {
+	delay := retryBackoff().DelayFunc()
+	if first := delay(); first < 800*time.Millisecond || first > 1600*time.Millisecond {
+		t.Errorf("the first request is repeated after %v", first)
+	}
+	for n := range 100 {
+		if d := delay(); d > 10*time.Second || n > 3 && d < 5*time.Second {
+			t.Errorf("the next request after %d failures follows after %v", n+2, d)
+		}
+	}
+}

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -116,6 +117,13 @@ func (r *resource) run(ctx context.Context) {
 // relist makes run list all objects again and pass all on.
 func (r *resource) relist() { r.again.Raise() }
 
+// retryBackoff returns the waits between requests while the API server does not answer: from 0.8 s
+// on, and at most between 5 and 10 s. With client-go's own, up to 60 s, a gateway sends connections
+// to pods that have ended for a minute after the API server is back.
+func retryBackoff() *wait.Backoff {
+	return &wait.Backoff{Duration: 800 * time.Millisecond, Cap: 5 * time.Second, Steps: 10, Factor: 2, Jitter: 1}
+}
+
 // reflect runs client-go's Reflector until ctx is done, or until it panics, which is logged. The
 // Reflector handles backoff, expired watches and bookmarks.
 func (w *Watcher) reflect(
@@ -131,7 +139,7 @@ func (w *Watcher) reflect(
 	// Log client-go's messages at level debug: the status has what matters.
 	log := logr.FromSlogHandler(debugHandler{w.Log.Handler()})
 	cache.NewReflectorWithOptions(lw, kind, store, cache.ReflectorOptions{
-		Name: "sluice/" + name, Logger: &log,
+		Name: "sluice/" + name, Logger: &log, Backoff: retryBackoff(),
 	}).RunWithContext(logr.NewContext(ctx, log))
 	return nil
 }
