@@ -405,8 +405,8 @@ func (l *Loop) publish(waiting string) {
 	v := &view.View{Node: l.node.Name, PID: os.Getpid(), Version: l.config.Version, StartedAt: l.started,
 		Waiting: waiting, Gateway: l.verdict.Grade.String(), Why: l.verdict.Why,
 		Peers: []view.Peer{}, Problems: []view.Problem{}}
-	if !l.verdict.Until.IsZero() {
-		v.Until = &l.verdict.Until
+	if until := l.verdict.Until; !until.IsZero() {
+		v.Until = &until
 	}
 	problems := slices.Clone(l.problems)
 	if l.objects != nil {

@@ -176,6 +176,20 @@ func TestStateOfBefore(t *testing.T) {
 	}
 }
 
+// TestViewStays: a view that a client reads does not change with the loop's next step.
+func TestViewStays(t *testing.T) {
+	t.Parallel()
+	l := New(Config{Log: slog.New(slog.DiscardHandler), Source: pool{uid: "1", addresses: "192.0.2.0/24"}})
+	until := time.Now().Add(time.Second)
+	l.verdict.Until = until
+	l.publish("")
+	v := l.View()
+	l.verdict.Until = time.Time{}
+	if v.Until == nil || !v.Until.Equal(until) {
+		t.Errorf("until %v, want %v", v.Until, until)
+	}
+}
+
 // withNode is a Source whose Node was read from an API server, and was drained or deleted.
 type withNode struct {
 	pool
