@@ -22,7 +22,7 @@ import (
 	"strconv"
 
 	"sluice.dev/sluice/control/objects"
-	"sluice.dev/sluice/host/nodename"
+	"sluice.dev/sluice/internal/nodename"
 )
 
 // APIVersion and Kind are the first fields of a file.

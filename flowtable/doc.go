@@ -68,10 +68,10 @@
 // # Pressure
 //
 // The table never grows. When it is full, Create sheds a flow to make room for a new one: expired,
-// closed, reset, unreplied UDP, half-open, unconfirmed, idle UDP, in this order. Create never sheds
-// an established flow: if there are no others, it fails. It sheds flows in the same order when the
-// source ports towards one backend run short, and when the few buckets that may hold a client's key
-// happen to be full.
+// closed, reset, one-sided (direct return), unreplied UDP, half-open, unconfirmed, idle UDP, in
+// this order (Shed). Create never sheds an established flow: if there are no others, it fails. It
+// sheds flows in the same order when the source ports towards one backend run short, and when the
+// few buckets that may hold a client's key happen to be full.
 //
 // Create finds the flow to shed by age, in rings of the flows that each handle made or changed
 // (ring), and by probes of random records if no ring has one (evictor). One Create examines a

@@ -59,7 +59,7 @@ func TimestampsOf(frame []byte, p *header.Packet) (t Timestamps) {
 	}
 }
 
-// WindowOf returns the window field of a TCP segment, which is not scaled.
+// WindowOf returns the window field of a TCP segment, in units of the sender's window scale.
 func WindowOf(frame []byte, p *header.Packet) uint16 {
 	return binary.BigEndian.Uint16(p.Transport(frame)[tcpWindowOffset:])
 }
@@ -90,7 +90,7 @@ type ProxySegment struct {
 	Out    header.Tuple // towards the backend
 	// Seq is the sequence number of the header's first byte.
 	Seq, Ack   uint32
-	Window     uint16
+	Window     uint16 // as in the header, not scaled
 	Timestamps Timestamps
 	TTL        uint8
 	// Of the client's ACK that the segment replaces, or zero: options, in place of Timestamps;

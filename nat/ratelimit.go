@@ -64,7 +64,8 @@ func NewFairRateLimit(perSecond, burst int) FairRateLimit {
 	}
 }
 
-// Allow is RateLimit.Allow for a site, by its hash (RateLimits).
+// Allow is RateLimit.Allow for a site, by its hash (RateLimits). now is in nanoseconds, of the
+// clock of the other calls.
 func (f *FairRateLimit) Allow(site, now uint64) bool {
 	taken := max(f.all.fullAt, now) - now
 	if taken > f.all.depthNanos/2 && !f.sites.Allow(site, now) {

@@ -163,8 +163,8 @@ func (p *pkt) addresses(tags int) int {
 	return 14 + 4*tags + 20
 }
 
-// routed reports whether the destination is an address of the fixture that is the gateway's and not
-// the node's, and the frame is unicast.
+// withheld reports whether the destination is an address of the fixture that is the gateway's and
+// not the node's, and the frame is unicast.
 func (p *pkt) withheld(unserved bool) bool {
 	return fixture().Addrs[addr(p.dst)].withheld(unserved) && p.toMAC&1 == 0
 }

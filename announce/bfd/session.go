@@ -193,7 +193,7 @@ func (s *session) say(poll, final bool) packet {
 	return p
 }
 
-// wakes returns when expire or send must be called; zero: not before a packet arrives.
+// nextWake returns when expire or send must be called; zero: not before a packet arrives.
 func (s *session) nextWake() (at time.Time) {
 	at = s.due()
 	if !s.expires.IsZero() && (at.IsZero() || s.expires.Before(at)) {

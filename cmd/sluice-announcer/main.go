@@ -27,11 +27,11 @@ import (
 	"sluice.dev/sluice/announce/layer2"
 	"sluice.dev/sluice/announce/view"
 	"sluice.dev/sluice/config/metallb/metallbflag"
-	"sluice.dev/sluice/host/nodename"
 	"sluice.dev/sluice/host/sdnotify"
 	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/kubeconfig"
 	"sluice.dev/sluice/internal/logs"
+	"sluice.dev/sluice/internal/nodename"
 	"sluice.dev/sluice/internal/usage"
 	"sluice.dev/sluice/serve/metricsserver"
 )

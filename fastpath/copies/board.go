@@ -134,5 +134,5 @@ func (b *Board) Flows() (n [NumOutcomes]uint64) {
 func (b *Board) SetResetsUntil(nanos uint64) { b.resetsUntil.Store(nanos) }
 
 // MayReset reports whether the gateway has copies of all flows of the other gateways, so that it
-// may answer segments of unknown connections with RST.
+// may answer segments of unknown connections with RST. now is CLOCK_BOOTTIME in nanoseconds.
 func (b *Board) MayReset(now uint64) bool { return now < b.resetsUntil.Load() }

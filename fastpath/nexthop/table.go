@@ -57,7 +57,7 @@ type Hop struct {
 	Ready          bool   // DstMAC is known. For Kernel always true.
 	Link           uint8  // OnLink: index of the interface in the configuration
 	VLANs          uint8  // tags to push, 0 to 2
-	MTU            uint16 // largest IP packet; 0 is no limit
+	MTU            uint16 // largest IP packet, in bytes; 0 is no limit
 	DstMAC, SrcMAC [6]byte
 	VLAN           [2]Tag      // outer first
 	Addr           header.Addr // the neighbour, for display

@@ -78,11 +78,12 @@ const Offline = ^uint64(0)
 func (b *Block) Begin(now uint64) {
 	if b.Began.Load() == 0 {
 		b.BusyBefore.Store(b.BusyNanos.Load())
-		b.Began.Store(now) // pairs with the load in Load, which then reads busyBefore
+		b.Began.Store(now) // pairs with the load in Load, which then reads BusyBefore
 	}
 }
 
-// Load returns the share of the time since Begin that the worker spent on packets.
+// Load returns the share of the time since Begin that the worker spent on packets, 0 to 1. now is
+// CLOCK_BOOTTIME in nanoseconds.
 func (b *Block) Load(now uint64) float64 {
 	began := b.Began.Load()
 	if began == 0 || now <= began {

@@ -13,7 +13,7 @@ import (
 
 // Config sizes a table.
 type Config struct {
-	// Clients is the number of pins that the table is sized for, one of 102 bytes for each client
+	// Clients is the number of pins that the table is sized for, one of 103 bytes for each client
 	// and service with affinity. In a full table, 1 pin in 150 is evicted early.
 	Clients int
 	// HashKey is for tests that must be repeatable; zero means a random key.

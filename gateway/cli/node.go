@@ -89,7 +89,7 @@ func (s *session) nodeRunCommand() *cobra.Command {
 		Use:   "run --vni N --gateway ADDRESS...",
 		Short: "Keep the tunnel until SIGTERM, then remove it: for a DaemonSet or a systemd unit",
 		Long: "run does what apply does, and corrects the tunnel if another program changes it. On SIGTERM it\n" +
-			"removes the tunnel, unless another run has started since.",
+			"removes the tunnel after 7 s, unless another run takes it over in that time.",
 		Args: cobra.NoArgs,
 	}
 	config := nodeFlags(c, true)

@@ -16,11 +16,12 @@
 // The files, from the ground up; none uses a later line:
 //
 //	lifetime, settings, seed, flowstate, hostlink, inputs    each owns a part of the state
+//	flowlog                                                  the same
 //	impaired, reach, pulse, confine                          the same, towards the outside
 //	certificates, readers, servers                           the same
 //	attempts, offer, requests, handover                      the hand-over and its phase
 //	daemon                                                   Daemon joins the parts
-//	health, checks, group, groupnodes, gateway, control, build           its operations
+//	health, checks, events, group, groupnodes, gateway, control, build   its operations
 //	predecessor, open, successor, standby, stop, run         its life
 package daemon
 

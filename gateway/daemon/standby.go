@@ -191,7 +191,7 @@ func (s *standby) why() string {
 
 var _ status.Gateway = (*standby)(nil)
 
-// errWaits is the answer to requests that only a gateway that forwards can answer.
+// errWaits returns the error for requests that only a gateway that forwards can answer.
 func (s *standby) errWaits() error { return errors.New(s.why() + ": ask that one") }
 
 // Status implements status.Gateway. A process that asks for a hand-over and is refused is Ready: a

@@ -104,7 +104,7 @@ func servicePort(number int32) func(*front) {
 	return func(f *front) { f.Spec.Ports[0].Port, f.Spec.Ports[1].Port = number, number }
 }
 
-// nodePort replaces the node port of the TCP and UDP port by another of the Service's own.
+// otherNodePort replaces the node port of the TCP and UDP port by another of the Service's own.
 func otherNodePort(f *front) {
 	f.Spec.Ports[0].NodePort, f.Spec.Ports[1].NodePort = int32(f.nodePort(2)), int32(f.nodePort(2))
 }

@@ -38,10 +38,10 @@ type world struct {
 	servers []*server
 }
 
-// backends is how many there are. One more host on their segment is what lies beyond.
+// backends is their number. Their segment has one more host, which routes to addresses beyond it.
 const backends = 3
 
-// names of the backends: b0, b1, b2, and "local" on the gateway itself.
+// backendName returns the name of a backend: b0, b1, b2, and "local" on the gateway itself.
 func backendName(i int) string { return fmt.Sprintf("b%d", i) }
 
 func newWorld() (*world, error) {

@@ -156,7 +156,7 @@ var rules = []rule{
 		Why: "it carries bytes between gateways, and knows of them the greatest length of a frame"},
 
 	{From: "announce", Never: and(programs, "fastpath", "flowtable", "nat", "xdpprog", "bench", "test",
-		"github.com/cilium"), But: []string{"allocate/pools", "host/nodename"},
+		"github.com/cilium"), But: []string{"allocate/pools"},
 		Why: "the announcer is another process than the gateway, and knows of it what its pulse says"},
 	{From: "announce/view", Never: and(programs, "fastpath", "flowtable", "nat", "xdpprog", "k8s.io", "github.com"),
 		Why: "the gateway's commands print it: it must not bring the announcer into them"},
@@ -203,7 +203,7 @@ var rules = []rule{
 	{From: "cmd/sluice-announcer", Never: and(programs, "fastpath", "flowtable", "nat", "xdpprog", "bench", "test",
 		"github.com/cilium", "github.com/asavie/xdp"),
 		But: []string{"announce", "allocate/pools", "config/metallb/metallbflag", "serve/metricsserver",
-			"host/sdnotify", "host/nodename"},
+			"host/sdnotify"},
 		Why: "the announcer's sessions outlive the gateway's process, whose rights it does not have"},
 
 	{From: "test/bed", Never: []string{"bench", "test"}, But: []string{"bench/results"},

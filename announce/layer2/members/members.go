@@ -107,8 +107,8 @@ type member struct {
 	lastAccepted          time.Time // when a hello was accepted last
 	hearsUs, joining      bool
 
-	// replays is when the present series of Replayed hellos began: without an accepted hello, and
-	// without a pause of a silence. The last one came at replayed.
+	// replaysSince is when the present series of Replayed hellos began: without an accepted hello,
+	// and without a pause of a silence. Its last one arrived at lastReplay.
 	replaysSince, lastReplay time.Time
 
 	table // its list of VIPs
@@ -144,7 +144,7 @@ func (m *Members) OnlyReplays(name string, now time.Time) bool {
 	return o != nil && now.Sub(o.lastReplay) <= m.silence() && now.Sub(o.replaysSince) > m.silence()
 }
 
-// listsIsOwn reports whether a hello contains one of this member's nonces, from the number since
+// hasOwnNonce reports whether a hello contains one of this member's nonces, from the number since
 // on.
 func (m *Members) hasOwnNonce(h *hello.Hello, since int) bool {
 	first := m.nonceCount - len(m.nonces)
@@ -175,7 +175,7 @@ func (m *Members) incomplete() (names []string) {
 	return names
 }
 
-// joinsAtMost returns when a joining member stops waiting for lists.
+// latestJoinEnd returns when a joining member stops waiting for lists.
 func (m *Members) latestJoinEnd() time.Time { return m.joinEnds.Add((maxJoin - 1) * m.config.JoinTime) }
 
 // finishJoin ends the join if it is time.
@@ -273,7 +273,7 @@ func (m *Members) add(name string, now time.Time) *member {
 	return m.others[name]
 }
 
-// use takes the content of a fresh hello.
+// accept takes the content of a fresh hello.
 func (m *Members) accept(o *member, h *hello.Hello, from frame.MAC, now time.Time) {
 	before := *o
 	o.replaysSince, o.lastReplay = time.Time{}, time.Time{}
@@ -299,7 +299,7 @@ func (m *Members) accept(o *member, h *hello.Hello, from frame.MAC, now time.Tim
 	m.decide()
 }
 
-// useList takes a hello of a member that stays, and its list. before is its previous state.
+// acceptList takes a hello of a member that stays, and its list. before is its previous state.
 func (m *Members) acceptList(o *member, h *hello.Hello, before *member, now time.Time) {
 	if !o.alive {
 		m.version++
