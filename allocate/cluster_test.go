@@ -505,7 +505,7 @@ func TestUnreadablePool(t *testing.T) {
 	l.stop(p)
 
 	p = l.controller(binary)
-	l.waitForEvent("AddressPool", "main", "PoolInvalid", "Services keep addresses that no other pool has")
+	l.waitForEvent("AddressPool", "main", "PoolInvalid", "Services keep their addresses that are in no other pool")
 	l.waitForEvent("Service", "web", "PoolInvalid", "it stays until pool main can be read")
 	l.create(service("late", six), service("both", func(s *corev1.Service) { s.Spec.IPFamilyPolicy = &dual }))
 	l.has("late", "PoolEmpty")

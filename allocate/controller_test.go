@@ -374,7 +374,7 @@ func TestUnreadablePoolAtStart(t *testing.T) {
 		!strings.HasPrefix(c.Message, "2001:db8::1a; PoolInvalid: 2001:db8::1a: no pool that can be read has it") {
 		t.Errorf("%+v", c)
 	}
-	if len(reports) != 1 || !strings.HasSuffix(reports[0], "Services keep addresses that no other pool has") {
+	if len(reports) != 1 || !strings.HasSuffix(reports[0], "Services keep their addresses that are in no other pool") {
 		t.Errorf("reported %q", reports)
 	}
 	if note := b.reported["default/a"]; !strings.Contains(note, "it stays until pool public can be read") {

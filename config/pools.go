@@ -45,7 +45,7 @@ func (c *Configuration) Pools() (list []*pools.Pool) {
 		p := &c.AddressPools[i]
 		pool, err := pools.New(p.Name, p.spec())
 		if err != nil {
-			panic("config: a pool is not valid that Validate has taken: " + err.Error())
+			panic("config: Validate accepted an invalid pool; add the missing check: " + err.Error())
 		}
 		list = append(list, pool)
 	}

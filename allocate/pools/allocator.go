@@ -266,8 +266,7 @@ func (a *Allocator) unknownPool(name string) *Refusal {
 	switch p := a.unreadableNamed(name); {
 	case p == nil:
 	case p.anyName:
-		return refuse(PoolInvalid, "whether there is a pool %s is not known: %s cannot be listed, and the log of "+
-			"sluice-controller says why", name, p.Name)
+		return refuse(PoolInvalid, "pool %s may exist: %s cannot be listed (see the log of sluice-controller)", name, p.Name)
 	default:
 		return refuse(PoolInvalid, "pool %s cannot be read: its Events say why", name)
 	}

@@ -113,7 +113,7 @@ func TestUnlistedPools(t *testing.T) {
 	}
 	const kept = "PoolInvalid: 198.51.100.7: no pool that can be read has it, and it stays until pool " +
 		"metallb-system/* can be read"
-	const unknown = "PoolInvalid: whether there is a pool gold is not known: metallb-system/* cannot be listed"
+	const unknown = "PoolInvalid: pool gold may exist: metallb-system/* cannot be listed"
 	for _, test := range []struct{ name, has, asks, gets, notes string }{
 		{name: "new", gets: "192.0.2.0"},
 		{name: "new, and asks for a pool", asks: "gold", notes: unknown},

@@ -35,8 +35,8 @@ func (d guardedDecoder) Decode(
 	defer func() {
 		if p := recover(); p != nil {
 			o, kind, err = nil, nil, fmt.Errorf("decoding an object failed: %v, at %s", p, firstFrame(debug.Stack()))
-			d.log.Error("an object from the API server cannot be decoded; what was read last is served on", "error",
-				err, "bytes", len(data))
+			d.log.Error("an object from the API server cannot be decoded; its last version stays in use", "error", err,
+				"bytes", len(data))
 		}
 	}()
 	return d.Decoder.Decode(data, defaults, into)

@@ -241,7 +241,7 @@ func (r *resource) report(s *Status) {
 	if s.Err != nil {
 		what := "nothing is served before they are listed once"
 		if s.Synced {
-			what = "what was read last is served on"
+			what = "the last versions stay in use"
 		}
 		add(objects.ObjectID{}, "cannot be read from the API server since %s; %s: %v",
 			s.Since.UTC().Format(time.RFC3339), what, s.Err)

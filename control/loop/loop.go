@@ -495,7 +495,7 @@ func (l *Loop) drain(ctx context.Context, d compiler.Drain, do func(compiler.Dra
 		}
 		if l.SaveDrains != nil {
 			if err = l.SaveDrains(l.Compiler.Drains()); err != nil {
-				err = fmt.Errorf("done, and a restart will not know of it: %w", err)
+				err = fmt.Errorf("in force, but not saved, so a restart will undo it: %w", err)
 			}
 		}
 		backends = l.Compiler.Count(d)

@@ -47,7 +47,7 @@ func (s *session) whoCommand() *cobra.Command {
 		Long: "who answers which client sent packets to a backend from an address and port of the gateway, at a\n" +
 			"time. It reads the flow log (flowLog.directory), and asks the gateway which flows are alive. With\n" +
 			"--files it reads a copy of the log, and needs no gateway. Its exit code is 3 if\n" +
-			"nobody had the source.",
+			"no flow had the source.",
 		Example: "  sluice who 10.0.1.2:21360\n" +
 			"  sluice who 10.0.1.2:21360 --to 10.0.1.12:8080 --at 2026-11-29T12:03:00Z\n" +
 			"  sluice who '[2001:db8::2]:21360' --protocol udp --at 12:03 -o json\n" +

@@ -65,7 +65,7 @@ func (r *requests) noteFailed(log *slog.Logger, err error, able func() error) {
 	}
 	if unable != nil {
 		if v.Unable = unable.Error(); v.Unable != before.Unable {
-			log.Error("this process cannot take over, nor start when the running one has ended: it tries again",
+			log.Error("this process can neither take over nor start after the running one has ended; it keeps trying",
 				"error", unable)
 		}
 	}

@@ -22,9 +22,9 @@ func (a *answer) advice(v *status.ExplainView, malformed reason.Drop) string {
 	case v.Verdict == status.VerdictForward:
 		return ""
 	case a.isDenied() && a.denied.From == status.DeniedByConfiguration:
-		return "if it is not to be denied, remove the entry from `deny` of the configuration"
+		return "to accept the client again, remove its entry from `deny` of the configuration"
 	case a.isDenied():
-		return "if it is not to be denied: sluice deny remove " + a.denied.Client.String()
+		return "to accept the client again: sluice deny remove " + a.denied.Client.String()
 	case v.Verdict == status.VerdictPass:
 		return a.passAdvice()
 	case malformed != reason.None:

@@ -99,7 +99,7 @@ func New(c Config) (*Set, error) {
 	}
 	refused, err := statefile.OpenDevices[refusal](filepath.Join(c.Settings.StateDir, "modes.json"))
 	if refused == nil {
-		return nil, fmt.Errorf("modes of devices, %w", err)
+		return nil, fmt.Errorf("read the devices' modes: %w", err)
 	} else if err != nil {
 		c.Log.Warn("devices keep their present mode", "error", err)
 	}

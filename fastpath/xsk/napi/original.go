@@ -14,7 +14,7 @@ type Original = statefile.Devices[map[string]string]
 func OpenOriginal(path string) (*Original, error) {
 	o, err := statefile.OpenDevices[map[string]string](path)
 	if err != nil {
-		return nil, fmt.Errorf("original settings of devices, %w "+
+		return nil, fmt.Errorf("read the devices' original settings: %w "+
 			"(to continue, compare the devices' settings with your own and then remove the file)", err)
 	}
 	return o, nil

@@ -109,7 +109,7 @@ func (s *scenario) replaced(ctx context.Context, before *corev1.Pod) (after *cor
 		files, _ := filepath.Glob(logs) // the pattern is well-formed
 		for _, f := range files {
 			text, _ := os.ReadFile(f) // it goes with its pod
-			refused = refused || strings.Contains(string(text), "it has followed that process's pod")
+			refused = refused || strings.Contains(string(text), "has already replaced the pod that asks")
 		}
 		list, err := s.Client().CoreV1().Pods(ReleaseNamespace).List(ctx, metav1.ListOptions{
 			LabelSelector: "app.kubernetes.io/name=sluice", FieldSelector: "spec.nodeName=" + s.Gateway.Name})
