@@ -23,15 +23,15 @@ const (
 	patientWrites = 3
 	// firstPause, lastPause bound the pause before further writes.
 	firstPause, lastPause = time.Second, 5 * time.Minute
-	// peace is how long, in addition to the pause, a status must stay unchanged to end a fight.
+	// peace is how long, in addition to the pause, a status must stay unchanged to end a conflict.
 	peace = time.Minute
 )
 
 // contested is the reason of the Event about a Service whose status another client also writes.
 const contested = "StatusContested"
 
-// fight is the history of writes of a Service's status.
-type fight struct {
+// conflict is the history of writes of a Service's status.
+type conflict struct {
 	last     outcome   // the outcome that this process wrote
 	count    int       // how often another client replaced it
 	at       time.Time // of the write after count was last raised
@@ -56,7 +56,7 @@ func outcomeOf(s *corev1.Service) (o outcome) {
 }
 
 // pause returns how long a write must wait after the previous one.
-func (f *fight) pause() time.Duration {
+func (f *conflict) pause() time.Duration {
 	if f.count < patientWrites {
 		return 0
 	}
@@ -69,7 +69,7 @@ func (f *fight) pause() time.Duration {
 func (c *controller) mayWrite(s *corev1.Service, now time.Time) (wait time.Duration, report bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := c.fights[pools.KeyOf(s)]
+	f := c.conflicts[pools.KeyOf(s)]
 	if f == nil || f.last == outcomeOf(s) {
 		return 0, false // no other client wrote it: the decision changed
 	}
@@ -89,17 +89,17 @@ func (c *controller) mayWrite(s *corev1.Service, now time.Time) (wait time.Durat
 // wrote records the status that this process wrote.
 func (c *controller) wrote(s *corev1.Service) {
 	key := pools.KeyOf(s)
-	f := c.fights[key]
+	f := c.conflicts[key]
 	if f == nil {
-		f = &fight{}
-		c.fights[key] = f
+		f = &conflict{}
+		c.conflicts[key] = f
 	}
 	f.last = outcomeOf(s)
 }
 
 // fought reports whether another client writes a Service's status repeatedly.
 func (c *controller) fought(key string, now time.Time) bool {
-	f := c.fights[key]
+	f := c.conflicts[key]
 	return f != nil && f.count >= patientWrites && now.Sub(f.at) <= f.pause()+peace
 }
 

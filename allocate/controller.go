@@ -32,8 +32,8 @@ type controller struct {
 	lease  holder
 	events *kubewatch.Events
 
-	patience time.Duration // fencePatience, or less in tests
-	unfenced atomic.Bool   // the fence skipped a Service
+	fenceTimeout time.Duration // the constant, or less in tests
+	unfenced     atomic.Bool   // the fence skipped a Service
 
 	services, namespaces cache.Store
 	queue                workqueue.TypedRateLimitingInterface[string]
@@ -44,11 +44,11 @@ type controller struct {
 	waiting map[string]bool
 	// written has each status that this process wrote, until the cache has it.
 	written map[string]*corev1.Service
-	// doubts has, by Service, the resourceVersion that writes with unknown results were based on.
-	doubts   map[string]string
-	reported map[string]string // text of the last Event about a Service
-	fights   map[string]*fight // by Service that this process wrote
-	nodes    map[string][]netip.Addr
+	// unknownWrites has, by Service, the resourceVersion that writes with unknown results named.
+	unknownWrites map[string]string
+	reported      map[string]string    // text of the last Event about a Service
+	conflicts     map[string]*conflict // by Service that this process wrote
+	nodes         map[string][]netip.Addr
 	// nodesChanged, unless nil, is called when addresses of Nodes inside of pools change.
 	nodesChanged func()
 	counts       counts
@@ -72,9 +72,9 @@ func serviceReference(s *corev1.Service) corev1.ObjectReference {
 
 func newController(c Config, client kubernetes.Interface, l holder, e *kubewatch.Events) *controller {
 	k := &controller{
-		config: c, log: c.Log, client: client, lease: l, events: e, patience: fencePatience, queue: newQueue(),
-		waiting: map[string]bool{}, written: map[string]*corev1.Service{}, doubts: map[string]string{},
-		reported: map[string]string{}, nodes: map[string][]netip.Addr{}, fights: map[string]*fight{},
+		config: c, log: c.Log, client: client, lease: l, events: e, fenceTimeout: fenceTimeout, queue: newQueue(),
+		waiting: map[string]bool{}, written: map[string]*corev1.Service{}, unknownWrites: map[string]string{},
+		reported: map[string]string{}, nodes: map[string][]netip.Addr{}, conflicts: map[string]*conflict{},
 	}
 	k.alloc.FollowWaiting()
 	return k
@@ -276,11 +276,11 @@ func (c *controller) gone(key string) {
 	c.alloc.Forget(key)
 	c.alloc.Release(othersKey(key))
 	c.alloc.Release(listedKey(key))
-	c.doubtsEnd(key)
+	c.releaseUnknown(key)
 	delete(c.waiting, key)
 	delete(c.written, key)
 	delete(c.reported, key)
-	delete(c.fights, key)
+	delete(c.conflicts, key)
 	c.wake()
 }
 
@@ -327,8 +327,8 @@ func (c *controller) allocate(
 		return result, leave // the next event of the cache enqueues the Service again
 	}
 	delete(c.written, key)
-	if version, there := c.doubts[key]; there && version != s.ResourceVersion {
-		c.doubtsEnd(key) // no pending write can succeed: they name the older version
+	if version, there := c.unknownWrites[key]; there && version != s.ResourceVersion {
+		c.releaseUnknown(key) // no pending write can succeed: they name the older version
 	}
 	if !c.ours(s) {
 		c.alloc.Forget(key)
@@ -416,14 +416,14 @@ func (c *controller) account(s, after *corev1.Service, err error) error {
 		c.counts.written++
 		c.wrote(s)
 		c.written[key] = after
-		c.doubtsEnd(key)
+		c.releaseUnknown(key)
 		if after != nil && c.ours(after) {
 			c.keepListed(after)
 		}
 		c.wake()
 		return nil
 	case apierrors.IsConflict(err):
-		c.counts.conflicts++ // doubts end when the cache shows the new version
+		c.counts.conflicts++ // unknownWrites end when the cache shows the new version
 	case refused(err):
 		c.counts.failed++
 		c.log.Warn("a Service's status cannot be written", "service", key, "error", err)
@@ -432,28 +432,28 @@ func (c *controller) account(s, after *corev1.Service, err error) error {
 		c.lease.doubt()
 		// The write may have succeeded or may still succeed: reserve its addresses until the
 		// Service changes.
-		c.isDoubtful(s)
+		c.reserveUnknown(s)
 		c.log.Warn("a Service's status was perhaps not written; it is tried again", "service", key, "error", err)
 	}
 	return fmt.Errorf("write the status of Service %s: %w", key, err)
 }
 
-// isDoubtful reserves the addresses that may have been written, in addition to the ones of earlier
-// doubtful writes of the same version.
-func (c *controller) isDoubtful(s *corev1.Service) {
+// reserveUnknown reserves the addresses of a write whose result is unknown. It keeps the addresses
+// of earlier such writes of the same version.
+func (c *controller) reserveUnknown(s *corev1.Service) {
 	key, has := pools.KeyOf(s), pools.StatusOf(s)
-	if c.doubts[key] == s.ResourceVersion {
+	if c.unknownWrites[key] == s.ResourceVersion {
 		has = append(has, c.alloc.Reserved(unknownKey(key))...)
 	}
-	c.doubts[key] = s.ResourceVersion
+	c.unknownWrites[key] = s.ResourceVersion
 	slices.SortFunc(has, netip.Addr.Compare)
 	c.alloc.Reserve(unknownKey(key), "Service "+key+", to whose status it was perhaps written,", key,
 		slices.Compact(has))
 	c.wake()
 }
 
-func (c *controller) doubtsEnd(key string) {
-	delete(c.doubts, key)
+func (c *controller) releaseUnknown(key string) {
+	delete(c.unknownWrites, key)
 	c.alloc.Release(unknownKey(key))
 }
 

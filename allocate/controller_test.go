@@ -644,7 +644,7 @@ func TestFenceAndOneThatCannotBeWritten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, balancer("a", nil))
-			b.fail, b.patience = test.err, 0
+			b.fail, b.fenceTimeout = test.err, 0
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			b.afterWrite = func() {

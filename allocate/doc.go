@@ -12,15 +12,15 @@
 //
 // Services of type LoadBalancer whose spec.loadBalancerClass is Config.Class, and, with
 // Config.Default, Services without a class. Gateways need no such rule: they serve the addresses
-// that a status lists, whichever controller wrote them. This controller gives addresses in the
-// status of other controllers' Services to nobody.
+// that a status lists, whichever controller wrote them. This controller never assigns an address
+// that is in the status of another controller's Service.
 //
 // # Nobody waits for others
 //
 // A change is processed for the Services that it concerns: of the waiting ones, the one that may
 // get the freed address (pools.Allocator.Woken). Namespaces take turns (fairQueue), and slow work
 // is done without the lock. If another controller also writes a status, this one pauses between its
-// writes (fight).
+// writes (conflict).
 //
 // # No address twice
 //

@@ -22,10 +22,10 @@ import (
 func (c *controller) fence(ctx context.Context, services []*corev1.Service) ([]*corev1.Service, error) {
 	list := make([]*corev1.Service, len(services))
 	errs := make([]error, len(services))
-	patience := time.Now().Add(c.patience)
+	deadline := time.Now().Add(c.fenceTimeout)
 	workqueue.ParallelizeUntil(ctx, c.config.Workers, len(services), func(i int) {
 		if list[i] = services[i]; c.ours(services[i]) {
-			list[i], errs[i] = c.fenceOne(ctx, services[i], patience)
+			list[i], errs[i] = c.fenceOne(ctx, services[i], deadline)
 		}
 	})
 	for _, err := range errs {
@@ -48,8 +48,8 @@ func (c *controller) fence(ctx context.Context, services []*corev1.Service) ([]*
 const (
 	// fencePause is the pause between two attempts.
 	fencePause = 500 * time.Millisecond
-	// fencePatience is how long the fence retries a Service that the API server refuses to write.
-	fencePatience = 30 * time.Second
+	// fenceTimeout is how long the fence retries a Service that the API server refuses to write.
+	fenceTimeout = 30 * time.Second
 )
 
 // unwritable reports whether a working API server refused to write this Service for a reason that
@@ -69,7 +69,7 @@ func unwritable(err error) bool {
 }
 
 // fenceOne returns a Service as written, or nil if it was deleted.
-func (c *controller) fenceOne(ctx context.Context, s *corev1.Service, patience time.Time) (*corev1.Service, error) {
+func (c *controller) fenceOne(ctx context.Context, s *corev1.Service, deadline time.Time) (*corev1.Service, error) {
 	for try := 1; ctx.Err() == nil; try++ {
 		after, err := c.update(ctx, marked(s, c.config.Identity))
 		switch {
@@ -81,7 +81,7 @@ func (c *controller) fenceOne(ctx context.Context, s *corev1.Service, patience t
 			return s, nil
 		case !apierrors.IsConflict(err) && !c.lease.valid():
 			return nil, err
-		case unwritable(err) && !apierrors.IsConflict(err) && try > 1 && !time.Now().Before(patience):
+		case unwritable(err) && !apierrors.IsConflict(err) && try > 1 && !time.Now().Before(deadline):
 			c.unfenced.Store(true)
 			c.log.Error("a Service cannot be written and is skipped: if the previous leader was suspended, its late "+
 				"write may still give this Service an address, which is then replaced",

@@ -10,15 +10,15 @@ import (
 // Times of Impairments.
 const (
 	// impairedAfter is how long a VIP must be impaired before other gateways are preferred, and how
-	// long it must be well before a shorter impairment is forgotten.
+	// long it must be unimpaired before a shorter impairment is forgotten.
 	impairedAfter = time.Second
-	// wellAfter is how long a VIP must be well before it is announced as before. It doubles with
-	// each impairment that begins within steadyAfter of the end of the last one, up to wellAtMost.
+	// recoverAfter is how long a VIP must be unimpaired before the impairment ends. It doubles with
+	// each impairment that begins within resetAfter of the end of the last one, up to maxRecover.
 	// So an attacker who can make a check fail changes a route twice in 11 s at first, and soon
 	// only twice in 5 minutes.
-	wellAfter   = 10 * time.Second
-	wellAtMost  = 5 * time.Minute
-	steadyAfter = 10 * time.Minute
+	recoverAfter = 10 * time.Second
+	maxRecover   = 5 * time.Minute
+	resetAfter   = 10 * time.Minute
 )
 
 // Impairments decides for which VIPs other gateways should be preferred, from the reach that the
@@ -35,15 +35,15 @@ type impairment struct {
 	changed  time.Time // when reported changed last
 	began    time.Time // first report of an impairment that is not in force yet
 	inForce  bool
-	wait     time.Duration // how long the VIP must be well before the impairment ends
+	wait     time.Duration // how long the VIP must be unimpaired before the impairment ends
 	ended    time.Time     // end of the last impairment in force
 	next     time.Time     // when inForce changes without a new report; zero: never
 }
 
-// See takes the VIPs as the gateway reports them, and node, the reason why all of them are impaired
-// (empty: none). It returns the reasons of the impairments in force by VIP, and when they change
-// without a new report; zero: never.
-func (p *Impairments) See(vips []pulse.VIP, node string, now time.Time) (inForce map[netip.Addr]string,
+// Update takes the VIPs as the gateway reports them, and node, the reason why all of them are
+// impaired (empty: none). It returns the reasons of the impairments in force by VIP, and when they
+// change without a new report; zero: never.
+func (p *Impairments) Update(vips []pulse.VIP, node string, now time.Time) (inForce map[netip.Addr]string,
 	next time.Time,
 ) {
 	p.node = node
@@ -58,10 +58,10 @@ func (p *Impairments) See(vips []pulse.VIP, node string, now time.Time) (inForce
 	return p.result(now)
 }
 
-// SeeSome is See if only the VIPs with the addresses some can have changed since the last call. It
-// looks at these VIPs and at impaired or recently impaired ones. differ has the addresses for which
-// inForce changed.
-func (p *Impairments) SeeSome(vips []pulse.VIP, some []netip.Addr, now time.Time) (inForce map[netip.Addr]string,
+// UpdateSome is Update if only the VIPs with the addresses some can have changed since the last
+// call. It looks at these VIPs and at impaired or recently impaired ones. differ has the addresses
+// for which inForce changed.
+func (p *Impairments) UpdateSome(vips []pulse.VIP, some []netip.Addr, now time.Time) (inForce map[netip.Addr]string,
 	next time.Time, differ []netip.Addr,
 ) {
 	before := map[netip.Addr]string{}
@@ -105,7 +105,7 @@ func (p *Impairments) one(v *pulse.VIP, now time.Time) {
 		return
 	}
 	if m == nil {
-		m = &impairment{wait: wellAfter}
+		m = &impairment{wait: recoverAfter}
 		if p.vips == nil {
 			p.vips = map[netip.Addr]*impairment{}
 		}
@@ -148,7 +148,7 @@ func (m *impairment) see(why string, now time.Time) {
 			return
 		}
 		if !m.ended.IsZero() {
-			m.wait = min(2*m.wait, wellAtMost)
+			m.wait = min(2*m.wait, maxRecover)
 		}
 		m.inForce, m.began = true, time.Time{}
 	case !m.reported && m.inForce:
@@ -163,5 +163,5 @@ func (m *impairment) see(why string, now time.Time) {
 // forgotten reports whether a VIP has been well for so long that its history can be dropped.
 func (m *impairment) forgotten(now time.Time) bool {
 	return !m.reported && !m.inForce && now.Sub(m.changed) >= impairedAfter &&
-		(m.ended.IsZero() || now.Sub(m.ended) >= steadyAfter)
+		(m.ended.IsZero() || now.Sub(m.ended) >= resetAfter)
 }

@@ -54,7 +54,7 @@ func TestImpairments(t *testing.T) {
 				v := []pulse.VIP{{Address: vip, Services: []pulse.Service{{Impaired: service}}}}
 				before := next
 				var inForce map[netip.Addr]string
-				inForce, next = p.See(v, node, begin.Add(at))
+				inForce, next = p.Update(v, node, begin.Add(at))
 				why, is := inForce[vip]
 				if is != was {
 					if changes++; changes == 1 {
@@ -75,7 +75,7 @@ func TestImpairments(t *testing.T) {
 				t.Errorf("%d changes, the first after %v, %v in force; want %d, %v, %v to %v", changes, first, total,
 					c.changes, c.first, c.least, c.most)
 			}
-			if p.See(nil, "", begin); len(p.vips) != 0 {
+			if p.Update(nil, "", begin); len(p.vips) != 0 {
 				t.Errorf("of VIPs that are gone is left: %v", p.vips)
 			}
 		})

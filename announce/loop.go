@@ -121,7 +121,7 @@ type inputs struct {
 type decision struct {
 	node    Node
 	verdict Verdict
-	// impairments are the ones of VIPs that the gateway serves.
+	// impairments has the impairments of the served VIPs.
 	impairments Impairments
 	// leaving is the time since which the node is excluded, deleted or cordoned; zero: it is not,
 	// or nothing was announced at that time.
@@ -327,12 +327,12 @@ func (l *Loop) decide(now time.Time) (next time.Time) {
 			changed = append(changed, in.relabelled(before.Services)...)
 		}
 		var differ []netip.Addr
-		in.Impaired, impairmentEnds, differ = l.impairments.SeeSome(l.verdict.VIPs, changed, now)
+		in.Impaired, impairmentEnds, differ = l.impairments.UpdateSome(l.verdict.VIPs, changed, now)
 		w.Changed, w.Since = append(changed, differ...), l.world.Number
 		w.VIPs, w.Sources = DecideSome(&in, l.world.VIPs, w.Changed), l.world.Sources
 		l.stored.vipsDiffer = l.stored.vipsDiffer || len(w.Changed) > 0
 	} else {
-		in.Impaired, impairmentEnds = l.impairments.See(l.verdict.VIPs, l.node.NetworkUnavailable, now)
+		in.Impaired, impairmentEnds = l.impairments.Update(l.verdict.VIPs, l.node.NetworkUnavailable, now)
 		w.VIPs, w.Sources = Decide(&in), DecideSources(&in)
 		l.stored.vipsDiffer, l.reports.stale = true, true
 	}

@@ -107,7 +107,7 @@ func TestSomeIsAll(t *testing.T) {
 	var all Impairments // gets the same reports, always in full
 	now, state := time.Now(), serve(vips)
 	l.See(pulse.Sight{State: state, At: now}, now)
-	all.See(l.verdict.VIPs, "", now)
+	all.Update(l.verdict.VIPs, "", now)
 	incremental := 0
 	for step := range steps {
 		before, impaired := l.world, l.input.Impaired
@@ -140,7 +140,7 @@ func TestSomeIsAll(t *testing.T) {
 			state.Sources = sources
 		}
 		l.See(sight, now)
-		wantImpaired, _ := all.See(state.VIPs, source.objects.Node.NetworkUnavailable, now)
+		wantImpaired, _ := all.Update(state.VIPs, source.objects.Node.NetworkUnavailable, now)
 		if !reflect.DeepEqual(l.input.Impaired, wantImpaired) {
 			t.Fatalf("step %d: impaired %v, want %v", step, l.input.Impaired, wantImpaired)
 		}

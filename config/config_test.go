@@ -438,7 +438,7 @@ func TestLoad(t *testing.T) {
 	if _, err := Load(file); !errors.As(err, &refusal) || !strings.Contains(err.Error(), "chmod go-w "+file) {
 		t.Errorf("a file that all may write: %v", err)
 	}
-	if c, err := LoadAnyones(file); err != nil || len(c.Interfaces) != 1 {
+	if c, err := LoadAnyOwner(file); err != nil || len(c.Interfaces) != 1 {
 		t.Errorf("who only looks at it: %+v, %v", c, err)
 	}
 }

@@ -40,9 +40,9 @@ func Read(path string) ([]byte, error) {
 	return readAll(f)
 }
 
-// LoadAnyones is Load for a file on which the caller does not act: any user may own it, and it may
+// LoadAnyOwner is Load for a file on which the caller does not act: any user may own it, and it may
 // be a pipe.
-func LoadAnyones(path string) (*Configuration, error) {
+func LoadAnyOwner(path string) (*Configuration, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)

@@ -238,8 +238,8 @@ func (k *check) groupPool(i int, p *AddressPool, used map[netip.Addr]string) {
 	}
 }
 
-// familiesOf describes the families of which a list has the right number of addresses; empty if it
-// has any other number of one, or none at all.
+// familiesOf returns IPv4, IPv6 or both: the families of a list with the right number of addresses
+// of each. It returns the empty string for other lists.
 func familiesOf(list []netip.Addr) string {
 	var n4, n6 int
 	for _, a := range list {

@@ -22,7 +22,7 @@ func (w *Worker) sendError(p *packet, kind nat.ErrorKind, mtu uint16) {
 // run before the packet is rewritten. The segment's checksum is not verified: an RST caused by a
 // damaged segment has a wrong sequence number or belongs to no connection.
 func (w *Worker) sendReset(p *packet) {
-	if w.unknown == nil || w.unknown.over(p.hash, w.planner.Now) {
+	if w.unknown == nil || w.unknown.mayReset(p.hash, w.planner.Now) {
 		w.reset(p)
 	}
 }

@@ -21,11 +21,11 @@ type hopIndex struct {
 type hopEntry struct {
 	dst     header.Addr
 	used    bool
-	waiting waiting
+	waiting countByPrecedence
 }
 
-// waiting has the number of waiting packets of each precedence.
-type waiting [established + 1]uint16
+// countByPrecedence has the number of waiting packets of each precedence.
+type countByPrecedence [established + 1]uint16
 
 func newHopIndex(limit int, key [2]uint64) hopIndex {
 	return hopIndex{entries: make([]hopEntry, 2<<bits.Len(uint(limit))), key: key}
@@ -72,7 +72,7 @@ func (x *hopIndex) rebuild(held []heldPacket) {
 }
 
 // total returns how many packets wait.
-func (n *waiting) total() (sum int) {
+func (n *countByPrecedence) total() (sum int) {
 	for _, of := range n {
 		sum += int(of)
 	}
@@ -81,7 +81,7 @@ func (n *waiting) total() (sum int) {
 
 // lowest returns the lowest precedence of the waiting packets, highest the highest. There must be a
 // packet.
-func (n *waiting) lowest() precedence {
+func (n *countByPrecedence) lowest() precedence {
 	for p := unproven; ; p++ {
 		if n[p] > 0 {
 			return p
@@ -89,7 +89,7 @@ func (n *waiting) lowest() precedence {
 	}
 }
 
-func (n *waiting) highest() precedence {
+func (n *countByPrecedence) highest() precedence {
 	for p := established; ; p-- {
 		if n[p] > 0 {
 			return p

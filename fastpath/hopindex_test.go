@@ -31,7 +31,7 @@ func TestHopIndex(t *testing.T) {
 				q.add(outgoing{dst: header.AddrFrom4([4]byte{10, byte(a >> 16), byte(a >> 8), byte(a)}),
 					precedence: precedence(rnd.IntN(3))}, 0)
 			}
-			want, all := map[header.Addr]waiting{}, waiting{}
+			want, all := map[header.Addr]countByPrecedence{}, countByPrecedence{}
 			for i := range q.held {
 				o := &q.held[i].o
 				n := want[o.dst]

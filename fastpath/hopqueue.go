@@ -12,9 +12,9 @@ import (
 // hopQueue holds translated packets whose next hop is not known yet, oldest first. Unproven packets
 // get at most half of it.
 type hopQueue struct {
-	held      []heldPacket // capacity is fixed
-	index     hopIndex     // counts held by destination and precedence
-	all       waiting      // counts held by precedence
+	held      []heldPacket      // capacity is fixed
+	index     hopIndex          // counts held by destination and precedence
+	all       countByPrecedence // counts held by precedence
 	perHop    int
 	retryAt   flowtable.Time
 	requestAt flowtable.Time
@@ -54,7 +54,7 @@ func (q *hopQueue) remove(i int) outgoing {
 
 // keep replaces the packets by held, a subset.
 func (q *hopQueue) keep(held []heldPacket) {
-	q.held, q.all = held, waiting{}
+	q.held, q.all = held, countByPrecedence{}
 	for i := range held {
 		q.all[held[i].o.precedence]++
 	}
@@ -67,9 +67,9 @@ func (q *hopQueue) oldest(dst *header.Addr, p precedence) int {
 	return slices.IndexFunc(q.held, func(h heldPacket) bool { return h.o.precedence == p && h.o.dst == *dst })
 }
 
-// evictable returns the index of the packet to evict for a packet of a precedence, or -1 if there
-// is none. Candidates are the packets of the lowest precedence in the queue, if that is lower than
-// to or both are unproven. It chooses the oldest candidate to the prefix that has the most
+// evictable returns the index of the packet to evict so that a packet of precedence to can be
+// added, or -1. Candidates have the lowest precedence in the queue, which must be lower than to,
+// unless both are unproven. It chooses the oldest candidate to the prefix that has the most
 // candidates (prefixes share 256 counters). It searches the queue only if there are candidates.
 func (q *hopQueue) evictable(to precedence) int {
 	if len(q.held) == 0 {

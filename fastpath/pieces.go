@@ -11,7 +11,7 @@ import (
 // claim, the others as garbage. A sender on the same network can forge such a packet. But if
 // buffers are too small, no packet longer than a piece ever arrives, so one longer packet refutes
 // the suspicion. All queues of a device have buffers of the same size, so the longer packet may
-// come by any queue: the caller gives the piece of one link to the device's other links (Suspect).
+// come by any queue: the caller gives the piece of one link to the device's other links (SetPiece).
 
 // pieceUnit is the granularity of devices' buffer sizes, in bytes, unless a buffer is a whole
 // frame.

@@ -94,7 +94,7 @@ func TestPieces(t *testing.T) {
 		one.nic.Inject(packet[:1024])
 		l.step(time.Microsecond)
 		p, _ := one.Piece(0)
-		other.Suspect(0, p)
+		other.SetPiece(0, p)
 		for _, step := range []struct {
 			size    int
 			refuted uint64
@@ -102,17 +102,18 @@ func TestPieces(t *testing.T) {
 			other.nic.Inject(headertest.UDP(join(client4, 40000), join(vip4, 53),
 				strings.Repeat("x", step.size-42)).Bytes())
 			l.step(time.Microsecond)
-			if _, still := other.Piece(0); other.Refuted(0) != step.refuted || still != (step.refuted == 0) {
-				t.Errorf("a packet of %d bytes: %d refuted, a piece is left: %v", step.size, other.Refuted(0), still)
+			if _, still := other.Piece(0); other.RefutedPieces(0) != step.refuted || still != (step.refuted == 0) {
+				t.Errorf("a packet of %d bytes: %d refuted, a piece is left: %v", step.size, other.RefutedPieces(0),
+					still)
 			}
 		}
-		if _, ok := one.Piece(0); !ok || one.Refuted(0) != 0 {
+		if _, ok := one.Piece(0); !ok || one.RefutedPieces(0) != 0 {
 			t.Error("the worker of one queue refuted a piece that only the other one may refute")
 		}
-		one.Suspect(0, fastpath.Piece{})
+		one.SetPiece(0, fastpath.Piece{})
 		one.nic.Inject(packet[:1500])
 		l.step(time.Microsecond)
-		if _, ok := one.Piece(0); ok || one.Refuted(0) != 0 {
+		if _, ok := one.Piece(0); ok || one.RefutedPieces(0) != 0 {
 			t.Error("a removed piece is there, or was refuted")
 		}
 	})

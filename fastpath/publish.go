@@ -26,8 +26,8 @@ func (w *Worker) countHeld(d Desc, by int) {
 	w.n.heldMore += by * (w.chains.Buffers(d) - 1)
 }
 
-// countDrop counts a dropped packet. d still has its bytes, or for a fragment that was not made the
-// ones of the whole packet.
+// countDrop counts a dropped packet. d must still hold the packet's bytes, or, for a fragment that
+// was not created, the bytes of the whole packet.
 func (w *Worker) countDrop(d Desc, r reason.Drop) {
 	w.n.drops[r]++
 	w.n.dirty |= 1 << r

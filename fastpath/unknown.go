@@ -21,16 +21,16 @@ type unknownConnection struct {
 
 const (
 	unknownSlots = 4096
-	// unknownMost is the age of an entry at which the segment is a first one again: its tuple may
+	// entryMaxAge is the age of an entry at which the segment is a first one again: its tuple may
 	// have had another connection meanwhile. A client's pauses between repetitions grow up to two
 	// minutes (TCP_RTO_MAX, include/net/tcp.h).
-	unknownMost = flowtable.Time(5 * time.Minute)
+	entryMaxAge = flowtable.Time(5 * time.Minute)
 )
 
-// over reports whether a connection has been unknown for so long that no copy is under way.
-func (u unknownConnections) over(hash uint64, now flowtable.Time) bool {
+// mayReset reports whether a connection has been unknown for so long that no copy is under way.
+func (u unknownConnections) mayReset(hash uint64, now flowtable.Time) bool {
 	e := &u[hash%unknownSlots]
-	if e.hash != hash || now-e.first > unknownMost {
+	if e.hash != hash || now-e.first > entryMaxAge {
 		*e = unknownConnection{hash, now}
 		return false
 	}

@@ -231,17 +231,17 @@ func (w *Worker) SetLink(position int, l Link) (old Link) {
 // and created again. It must run on the worker's goroutine (Do).
 func (w *Worker) SetHostMAC(m HostMAC) { w.host.DstMAC, w.host.SrcMAC = m.Kernel, m.User }
 
-// Suspect sets the piece of the link in a position, which arrived on another link of the same
+// SetPiece sets the piece of the link in a position, which arrived on another link of the same
 // device; the zero Piece removes it. It must run on the worker's goroutine (Do).
-func (w *Worker) Suspect(position int, p Piece) { w.pieces.set(position, p) }
+func (w *Worker) SetPiece(position int, p Piece) { w.pieces.set(position, p) }
 
 // Piece returns the stored piece of the link in a position; ok is false if there is none or a
 // longer packet has refuted it. Safe for any goroutine.
 func (w *Worker) Piece(position int) (p Piece, ok bool) { return w.pieces.at(position) }
 
-// Refuted returns how many pieces of the link in a position longer packets have refuted. Safe for
-// any goroutine.
-func (w *Worker) Refuted(position int) uint64 { return w.pieces.of[position].refuted.Load() }
+// RefutedPieces returns how many pieces of the link in a position longer packets have refuted. Safe
+// for any goroutine.
+func (w *Worker) RefutedPieces(position int) uint64 { return w.pieces.of[position].refuted.Load() }
 
 // Pool returns the worker's free frames; a closed link returns its frames there. It must be used on
 // the worker's goroutine (Do) only.

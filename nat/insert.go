@@ -107,7 +107,7 @@ const (
 	ipv6FlowBits   = 0x0fffffff
 )
 
-// Replace makes the segment carry what a client's ACK carries beside its numbers.
+// Replace copies the fields of a client's ACK, other than its sequence numbers, into the segment.
 func (s *ProxySegment) Replace(frame []byte, p *header.Packet) {
 	b := p.Transport(frame)
 	s.optionsLen = uint8(copy(s.options[:], optionsOf(b)))

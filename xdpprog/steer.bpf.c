@@ -29,7 +29,7 @@ INLINE bool heartbeat_young(struct config *s)
 	return s && beat && *beat && ktime_get_boot_ns() - *beat < s->pass_after_ns;
 }
 
-/* Whether a receive queue is to have a socket. */
+/* Whether the daemon serves a receive queue. */
 INLINE bool queue_served(__u32 queue)
 {
 	__u32 *n = first(&queues);
@@ -184,8 +184,8 @@ INLINE bool kept(struct tuple *t, __u32 except)
 	return src & HAS_KEEP && !(src & except) && (t->fragment || map_lookup(&keep_sources, &t->src));
 }
 
-/* Whether the list has a client, which then gets nothing. The time is the daemon's to watch, and
- * the program's in case that it does not. Not inlined, for the same reason as advance. */
+/* Whether a client is denied. The daemon removes expired entries; the program also checks the time,
+ * in case no daemon runs. Not inlined, for the same reason as advance. */
 __attribute__((noinline)) int is_denied(struct endpoint *client)
 {
 	if (!client)

@@ -295,7 +295,7 @@ func (a *Allocator) Allocate(r *Request) ([]netip.Addr, *Refusal) {
 		}
 		if all, refusal := a.extend(r); refusal == nil {
 			return all, nil
-		} else if r.prefers() {
+		} else if r.oneFamilyEnough() {
 			return current, nil
 		} else {
 			return nil, refusal
@@ -374,7 +374,7 @@ func (a *Allocator) best(r *Request, pools []*Pool) []netip.Addr {
 			return v4
 		case !r.dual() && r.V6 && v6 != nil:
 			return v6
-		case !r.dual() || !r.prefers() && (v4 == nil || v6 == nil):
+		case !r.dual() || !r.oneFamilyEnough() && (v4 == nil || v6 == nil):
 			continue
 		case v4 != nil && v6 != nil:
 			return append(v4, v6...)

@@ -37,7 +37,7 @@ const (
 	WrongFamily Reason = "WrongFamily"
 )
 
-// Refusal is why a Service does not get what it asks for.
+// Refusal is the reason that a Service's request is not met.
 type Refusal struct {
 	Reason  Reason
 	Message string

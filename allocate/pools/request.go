@@ -80,8 +80,8 @@ type Request struct {
 
 func (r *Request) dual() bool { return r.V4 && r.V6 }
 
-// prefers reports whether one family is enough if two are asked for.
-func (r *Request) prefers() bool { return r.Policy == corev1.IPFamilyPolicyPreferDualStack }
+// oneFamilyEnough reports whether one family is enough if two are requested.
+func (r *Request) oneFamilyEnough() bool { return r.Policy == corev1.IPFamilyPolicyPreferDualStack }
 
 // KeyOf returns the key of a Service.
 func KeyOf(s *corev1.Service) string { return s.Namespace + "/" + s.Name }

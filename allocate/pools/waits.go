@@ -87,7 +87,7 @@ func (a *Allocator) event(x netip.Addr) {
 	w.begin(w.queues[condition{address: x}])
 	for c, q := range w.pools {
 		p := a.pool(c.pool)
-		if p != nil && (c.v4 && x.Is4() || c.v6 && x.Is6()) && p.Contains(x) && a.left(c) {
+		if p != nil && (c.v4 && x.Is4() || c.v6 && x.Is6()) && p.Contains(x) && a.possible(c) {
 			w.begin(q)
 		}
 	}
@@ -187,7 +187,7 @@ func (a *Allocator) passOn(of *waiter) {
 		if q.next == nil && q.out == 0 && q.again {
 			q.again, q.next = false, q.waiters.Front()
 		}
-		if q.next != nil && a.left(c) {
+		if q.next != nil && a.possible(c) {
 			w.wake(q)
 		}
 	}
@@ -204,8 +204,8 @@ func (w *waits) drop(c condition) {
 	}
 }
 
-// left reports whether the thing that a queue waits for is available.
-func (a *Allocator) left(c condition) bool {
+// possible reports whether the condition of a queue holds.
+func (a *Allocator) possible(c condition) bool {
 	switch {
 	case c.sharing != "":
 		return len(a.groups[c.sharing]) > 0
@@ -213,11 +213,11 @@ func (a *Allocator) left(c condition) bool {
 		return a.at[c.address] == nil
 	}
 	p := a.pool(c.pool)
-	return p != nil && !(c.v4 && !a.untakenOf(p, false)) && !(c.v6 && !a.untakenOf(p, true))
+	return p != nil && !(c.v4 && !a.hasFree(p, false)) && !(c.v6 && !a.hasFree(p, true))
 }
 
-// untakenOf reports whether a pool has an unclaimed address of a family.
-func (a *Allocator) untakenOf(p *Pool, v6 bool) bool {
+// hasFree reports whether a pool has an unclaimed address of a family.
+func (a *Allocator) hasFree(p *Pool, v6 bool) bool {
 	for _, i := range p.ranges {
 		if i.From().Is6() == v6 {
 			if _, there := a.unclaimed(p, i.From(), i.To()); there {
@@ -243,7 +243,7 @@ func (a *Allocator) conditions(r *Request, result *Result) (list []condition) {
 		}
 	case why == nil:
 	case why.Reason == PoolEmpty:
-		list = a.lackedOf(r)
+		list = a.conditionsOfPools(r)
 	case why.Reason == AddressTaken || why.Reason == PortTaken || why.Reason == BadSharingKey:
 		i := slices.IndexFunc(r.Addresses, func(x netip.Addr) bool { return a.free(r, x, false) != nil })
 		if i >= 0 {
@@ -256,17 +256,18 @@ func (a *Allocator) conditions(r *Request, result *Result) (list []condition) {
 	return list
 }
 
-// lackedOf returns the conditions under which the pools that admit a Service could serve it.
-func (a *Allocator) lackedOf(r *Request) (list []condition) {
+// conditionsOfPools returns the conditions under which the pools that admit a Service could serve
+// it.
+func (a *Allocator) conditionsOfPools(r *Request) (list []condition) {
 	tiers, _ := a.tiers(r)
 	// The Service may lack either family: the other one can come from a shared or reserved address.
-	apart := r.prefers() || r.Sharing.Key != "" || len(a.excepts[r.Key]) > 0
+	apart := r.oneFamilyEnough() || r.Sharing.Key != "" || len(a.excepts[r.Key]) > 0
 	for _, p := range slices.Concat(tiers...) {
 		v4, v6 := r.V4 && p.hasFamily(false), r.V6 && p.hasFamily(true)
 		switch {
 		case v4 && v6 && apart:
 			list = append(list, condition{pool: p.Name, v4: true}, condition{pool: p.Name, v6: true})
-		case r.dual() && !r.prefers() && !(v4 && v6): // never
+		case r.dual() && !r.oneFamilyEnough() && !(v4 && v6): // never
 		case v4 || v6:
 			list = append(list, condition{pool: p.Name, v4: v4, v6: v6})
 		}

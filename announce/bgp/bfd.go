@@ -14,9 +14,9 @@ import (
 	"sluice.dev/sluice/announce/kinds"
 )
 
-// bfdPatience is how long a BFD session may take to come up before that is a problem. Two ends that
+// bfdTimeout is how long a BFD session may take to come up before that is a problem. Two ends that
 // send a packet a second take 3 s.
-const bfdPatience = 5 * time.Second
+const bfdTimeout = 5 * time.Second
 
 // applyBFD sets the BFD sessions: one for each of GoBGP's peers that has a bfdProfile.
 func (s *Speaker) applyBFD() {
@@ -63,7 +63,7 @@ func (s *Speaker) reportBFD(session *session, r *announce.Report) string {
 	if !known {
 		return "none"
 	}
-	if status.State != bfd.Up && time.Since(status.Since) >= bfdPatience {
+	if status.State != bfd.Up && time.Since(status.Since) >= bfdTimeout {
 		r.Problems = append(r.Problems, kinds.Problem{About: session.peer.Ref, Reason: kinds.BFDNotUp,
 			Note: fmt.Sprintf("bfdProfile: BFD with %v is not up: %s; meanwhile a router that fails is found after "+
 				"the hold time", session.address, status.Why)})

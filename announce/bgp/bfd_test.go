@@ -64,7 +64,7 @@ func TestForgedBFD(t *testing.T) {
 		}
 	}
 	forge(t, addresses[0], sources[0], port, 255, 255, 20*time.Millisecond)
-	for end := time.Now().Add(bfdPatience + 500*time.Millisecond); time.Now().Before(end); {
+	for end := time.Now().Add(bfdTimeout + 500*time.Millisecond); time.Now().Before(end); {
 		if n := r.paths(); n != 2 {
 			t.Fatalf("the router has %d paths, want 2: %+v", n, s.Report().Peers)
 		}

@@ -94,15 +94,15 @@ type Source struct {
 	metadata metadata.Interface
 	events   *kubewatch.Events
 
-	mu        sync.Mutex // guards the fields below and the resources
-	resources []*resource
-	services  *resource
-	nodes     *resource
-	secrets   map[string]*resource // by name
-	theirs    *resource            // MetalLB's pools; nil if they are not read
-	objects   *announce.Objects
-	unread    []kinds.Problem // of objects: kinds that cannot be read
-	lastNode  *announce.Node  // as it was read last; nil: it was never seen
+	mu           sync.Mutex // guards the fields below and the resources
+	resources    []*resource
+	services     *resource
+	nodes        *resource
+	secrets      map[string]*resource // by name
+	metalLBPools *resource            // MetalLB's pools; nil if they are not read
+	objects      *announce.Objects
+	unread       []kinds.Problem // of objects: kinds that cannot be read
+	lastNode     *announce.Node  // as it was read last; nil: it was never seen
 }
 
 // New returns a Source. It sends no request before Run.
@@ -139,7 +139,7 @@ func New(c Config) (*Source, error) {
 			"l2advertisements"} {
 			add(kinds.MetalLB, "v1beta1", name, true)
 		}
-		s.theirs = s.resources[slices.IndexFunc(s.resources, func(r *resource) bool {
+		s.metalLBPools = s.resources[slices.IndexFunc(s.resources, func(r *resource) bool {
 			return r.Resource == "ipaddresspools"
 		})]
 	}
@@ -340,7 +340,7 @@ func (s *Source) unreadKinds() (problems []kinds.Problem) {
 func (s *Source) collect() *announce.Objects {
 	o := &announce.Objects{Services: map[string]labels.Set{}, UIDs: map[string]string{},
 		Node: announce.Node{Name: s.config.Node}, Password: s.password,
-		Unlisted: s.theirs != nil && s.theirs.refused && !s.theirs.known()}
+		Unlisted: s.metalLBPools != nil && s.metalLBPools.refused && !s.metalLBPools.known()}
 	switch absent := s.nodes.known() && len(s.nodes.store.List()) == 0; {
 	case absent && s.lastNode != nil:
 		o.Node = *s.lastNode // its labels still select objects while its routes leave

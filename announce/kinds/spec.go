@@ -65,7 +65,6 @@ type SelectionSpec struct {
 // L2AdvertisementSpec is the specification of an L2Advertisement (metallb.io/v1beta1).
 type L2AdvertisementSpec struct {
 	SelectionSpec
-	// Interfaces by name; none: those with an address in a network that contains the VIP.
 	Interfaces []string `json:"interfaces,omitempty"`
 }
 

@@ -178,8 +178,8 @@ func (w *forwardWorker) step() (moved int) {
 	return moved
 }
 
-// cross copies packets of link i into frames of the other link, as far as that has free frames, and
-// writes their MAC addresses.
+// cross copies packets of link i into frames of the other link, until that link has no free frame,
+// and writes their MAC addresses.
 func (w *forwardWorker) cross(i int, batch []fastpath.Desc) []fastpath.Desc {
 	in, out := w.links[i], w.links[1-i]
 	n := 0

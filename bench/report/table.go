@@ -128,7 +128,7 @@ func mergedRows(columns []column, targets bool, most int) (list []merged, common
 	}
 	shared := sharedParams(points)
 	for _, g := range all {
-		row := rowOf{points: g, param: param(g[0]), columns: len(columns), of: of}
+		row := tableRow{points: g, param: param(g[0]), columns: len(columns), columnOf: of}
 		list = append(list, row.merge(columns[0].run.Name, shared, most == math.MaxInt))
 	}
 	if len(shared) > 0 {
@@ -194,16 +194,16 @@ func title(first *results.Point, param, run string, shared []string) string {
 	return what
 }
 
-// rowOf holds the points of a row: of is the column of each.
-type rowOf struct {
-	points  []*results.Point
-	param   string // the varied condition; empty if there is none
-	columns int
-	of      map[*results.Point]int
+// tableRow has the points of a row; columnOf has the column of each.
+type tableRow struct {
+	points   []*results.Point
+	param    string // the varied condition; empty if there is none
+	columns  int
+	columnOf map[*results.Point]int
 }
 
 // merge makes the row, with the remarks of its points if remarks is set.
-func (r *rowOf) merge(run string, shared []string, remarks bool) merged {
+func (r *tableRow) merge(run string, shared []string, remarks bool) merged {
 	first := r.points[0]
 	m := merged{What: title(first, r.param, run, shared), Points: len(r.points)}
 	xs := r.values()
@@ -213,7 +213,7 @@ func (r *rowOf) merge(run string, shared []string, remarks bool) merged {
 	}
 	targets := make(map[string]string)
 	for _, p := range r.points {
-		cells[r.of[p]][p.Params[r.param]] = cell(p)
+		cells[r.columnOf[p]][p.Params[r.param]] = cell(p)
 		if p.Target != nil {
 			targets[p.Params[r.param]] = figureText(*p.Target)
 		}
@@ -273,7 +273,7 @@ func figuresOf(cells map[string]string, xs, inName []string) string {
 }
 
 // values returns the values of the varied condition: numbers in ascending order.
-func (r *rowOf) values() (xs []string) {
+func (r *tableRow) values() (xs []string) {
 	for _, p := range r.points {
 		if x := p.Params[r.param]; !slices.Contains(xs, x) {
 			xs = append(xs, x)

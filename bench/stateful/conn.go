@@ -44,9 +44,6 @@ type conn struct {
 	_                   [4]byte
 }
 
-// connBytes is the size of conn; a test checks it.
-const connBytes = 128
-
 type state uint8
 
 const (

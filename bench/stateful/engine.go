@@ -279,8 +279,8 @@ func (e *Engine) handle(p *packet) {
 	}
 }
 
-// sendReady lets every connection send that has something to send, until there is no room; the
-// others keep their place in the queue.
+// sendReady lets every connection with pending data send, until there is no room; the others keep
+// their place in the queue.
 func (e *Engine) sendReady() {
 	for n := e.ready.len(); n > 0; n-- { // without connections queued during the loop
 		i := e.ready.first()

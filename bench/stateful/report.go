@@ -97,31 +97,31 @@ func Points(system string, params map[string]string, runs []*Result) []results.P
 		return nil
 	}
 	p := runs[0].Profile
-	points := pointsOf(system, params, "all", runs, func(r *Result) told {
-		return told{r.Client.Total(), r.Server.Total(), merged(r.Client.Connect), merged(r.Client.FirstByte),
+	points := pointsOf(system, params, "all", runs, func(r *Result) templateCounts {
+		return templateCounts{r.Client.Total(), r.Server.Total(), merged(r.Client.Connect), merged(r.Client.FirstByte),
 			merged(r.Client.Whole)}
 	})
 	for i := range p.Templates {
-		points = append(points, pointsOf(system, params, p.Templates[i].Name, runs, func(r *Result) told {
-			return told{r.Client.Templates[i], r.Server.Templates[i], r.Client.Connect[i], r.Client.FirstByte[i],
-				r.Client.Whole[i]}
+		points = append(points, pointsOf(system, params, p.Templates[i].Name, runs, func(r *Result) templateCounts {
+			return templateCounts{r.Client.Templates[i], r.Server.Templates[i], r.Client.Connect[i],
+				r.Client.FirstByte[i], r.Client.Whole[i]}
 		})...)
 	}
 	return points
 }
 
-// told is both engines' counters of one template, or of all.
-type told struct {
+// templateCounts is both engines' counters of one template, or of all.
+type templateCounts struct {
 	client, server            Counts
 	connect, firstByte, whole *hdr.Histogram
 }
 
 func pointsOf(
-	system string, params map[string]string, template string, runs []*Result, of func(*Result) told,
+	system string, params map[string]string, template string, runs []*Result, of func(*Result) templateCounts,
 ) []results.Point {
 	all := map[string]string{"profile": runs[0].Profile.Name, "template": template}
 	maps.Copy(all, params)
-	var list []told
+	var list []templateCounts
 	for _, r := range runs {
 		list = append(list, of(r))
 	}
@@ -134,7 +134,7 @@ func pointsOf(
 		return p
 	}
 	var points []results.Point
-	distribution := func(metric string, which func(*told) *hdr.Histogram) {
+	distribution := func(metric string, which func(*templateCounts) *hdr.Histogram) {
 		for _, q := range percentiles {
 			points = append(points, point(metric+", p"+q, "us", "lower", func(i int) float64 {
 				percent, _ := strconv.ParseFloat(q, 64) // it is a constant
@@ -159,10 +159,10 @@ func pointsOf(
 		violations,
 	}
 	if list[0].connect.TotalCount() > 0 {
-		distribution("connect", func(t *told) *hdr.Histogram { return t.connect })
+		distribution("connect", func(t *templateCounts) *hdr.Histogram { return t.connect })
 	}
-	distribution("first byte", func(t *told) *hdr.Histogram { return t.firstByte })
-	distribution("whole", func(t *told) *hdr.Histogram { return t.whole })
+	distribution("first byte", func(t *templateCounts) *hdr.Histogram { return t.firstByte })
+	distribution("whole", func(t *templateCounts) *hdr.Histogram { return t.whole })
 	return points
 }
 

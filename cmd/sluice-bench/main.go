@@ -51,7 +51,7 @@ func main() {
 func whileRead(ctx context.Context) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	broken := make(chan os.Signal, 1)
-	signal.Notify(broken, syscall.SIGPIPE) // not undone: the clean-up writes, too
+	signal.Notify(broken, syscall.SIGPIPE) // stays in force, because the clean-up also writes to the output
 	go func() {
 		defer cancel()
 		for range broken {

@@ -41,9 +41,10 @@ type Config struct {
 	Log     *slog.Logger
 	Dir     string
 	Tracker *tracker.Tracker
-	// Anyones: the files may be anybody's, as nobody acts by them. Otherwise they and the directory
-	// are refused where others than root and this process's user may write them (package trusted).
-	Anyones bool
+	// AnyOwner accepts files of any owner, because they are only displayed. Otherwise files and
+	// directory are refused if users other than root and this process's user can write them
+	// (package trusted).
+	AnyOwner bool
 	// Addresses, unless nil, decides about the addresses of Services of type LoadBalancer.
 	Addresses *assign.Assigner
 	// Settle is how long a file must not change before it is read; 0 is 50 ms.

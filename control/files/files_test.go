@@ -311,8 +311,8 @@ func TestFileThatNeverSettles(t *testing.T) {
 	for name, text := range map[string]string{"a.yaml": service("a", "10.0.0.1"), "b.yaml": "x"} {
 		writeAt(t, filepath.Join(w.Dir, name), []byte(text), start)
 	}
-	for n := range patience + 2 {
-		if n < patience && w.Tracker.Read() != 0 {
+	for n := range maxSettles + 2 {
+		if n < maxSettles && w.Tracker.Read() != 0 {
 			t.Fatal("read while something is being written")
 		}
 		now := start.Add(time.Duration(n) * time.Hour)
@@ -354,8 +354,8 @@ func TestOthersMayWrite(t *testing.T) {
 	r.want("the directory's owner alone", "10.0.0.1 10.0.0.2")
 }
 
-// TestAnyones: who does not act by manifests reads those that others may write.
-func TestAnyones(t *testing.T) {
+// TestAnyOwner: a program that only displays manifests reads those that others can write.
+func TestAnyOwner(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(service("a", "10.0.0.1")), 0o600); err != nil {
 		t.Fatal(err)
@@ -363,7 +363,7 @@ func TestAnyones(t *testing.T) {
 	if err := errors.Join(os.Chmod(filepath.Join(dir, "a.yaml"), 0o666), os.Chmod(dir, 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	w := New(Config{Log: slog.New(slog.DiscardHandler), Dir: dir, Tracker: tracker.New(), Anyones: true})
+	w := New(Config{Log: slog.New(slog.DiscardHandler), Dir: dir, Tracker: tracker.New(), AnyOwner: true})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = w.Run(ctx) }()

@@ -35,8 +35,8 @@ const (
 	maxFiles = 100_000
 	// maxBytes bounds a file. A List of 10,000 Services and their EndpointSlices has some 40 MiB.
 	maxBytes = 256 << 20
-	// patience times Settle is how long the others wait for a file that keeps changing.
-	patience = 20
+	// maxSettles times Settle is how long the others wait for a file that keeps changing.
+	maxSettles = 20
 )
 
 // scan reads the changed files once all have settled, and applies them as one batch. It reports
@@ -57,7 +57,7 @@ func (w *Watcher) scan(now time.Time) (unsettled bool, err error) {
 	} else if w.unsettledSince.IsZero() {
 		w.unsettledSince = now
 	}
-	if unsettled && now.Sub(w.unsettledSince) < patience*w.Settle {
+	if unsettled && now.Sub(w.unsettledSince) < maxSettles*w.Settle {
 		return true, nil
 	}
 	if w.Addresses != nil {
@@ -106,7 +106,7 @@ func (w *Watcher) scan(now time.Time) (unsettled bool, err error) {
 // list returns the names of manifests, in order.
 func (w *Watcher) list() (names []string, err error) {
 	// Checked each time: modes change.
-	if !w.Anyones {
+	if !w.AnyOwner {
 		if err := trusted.Directory(w.Dir); err != nil {
 			return nil, err
 		}
@@ -210,7 +210,7 @@ func (w *Watcher) place(name string) objects.Source {
 var errEmpty = errors.New("the file is empty; to take its objects away, delete it")
 
 func (w *Watcher) open(path string) (*os.File, error) {
-	if w.Anyones {
+	if w.AnyOwner {
 		return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	}
 	return trusted.Open(path)

@@ -301,8 +301,8 @@ func (l *Loop) apply(snapshot *services.Snapshot, _ []objects.Problem, steer *st
 	}
 }
 
-// buildTable starts to build the next deferred table, unless one is built. The goroutine uses
-// nothing that has to outlive the loop, so nobody waits for it at the end.
+// buildTable starts to build the next deferred table, unless one is built. The goroutine uses no
+// resource that ends with the loop, so the loop does not wait for it.
 func (l *Loop) buildTable() {
 	if l.building != nil {
 		return

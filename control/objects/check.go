@@ -69,7 +69,7 @@ type Check struct {
 	ProxyHeader bool
 }
 
-// Bounds of what an annotation, which is anybody's who may write a Service, can ask for.
+// Bounds of annotations, which anyone who can write a Service controls.
 const (
 	maxChecks         = 16   // in one annotation
 	maxCheckText      = 2048 // bytes of one annotation

@@ -11,7 +11,7 @@ const (
 	ReasonPortClash Reason = "PortClash"
 	// ReasonAddressNotAllowed: the operator does not let Services have the address.
 	ReasonAddressNotAllowed Reason = "AddressNotAllowed"
-	// ReasonNoRoom: older Services have all there is of something that all share.
+	// ReasonNoRoom: older Services use all of a shared table.
 	ReasonNoRoom Reason = "NoRoom"
 	// ReasonInvalidObject: no API server would have taken this version of the object.
 	ReasonInvalidObject Reason = "InvalidObject"

@@ -63,7 +63,7 @@ func (s *sessions) handshake(
 ) (t *tls.Conn, extra time.Duration, err error) {
 	name := serverName(check.Host)
 	t = tls.Client(c, &tls.Config{
-		InsecureSkipVerify: true, // nobody knows a name that the certificate of an endpoint would have to have
+		InsecureSkipVerify: true, // there is no name that an endpoint's certificate must have
 		ServerName:         name,
 		ClientSessionCache: sessionKey{s.cache, fmt.Sprintf("%s %v %s", namespace, to, name)},
 		// Hybrids with ML-KEM cost more, and nothing that a check sends is secret.

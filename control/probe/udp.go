@@ -15,9 +15,9 @@ import (
 const maxDatagrams, maxAnswer = 32, 4096
 
 // exchange sends a datagram, up to as many times as sends, an every apart, and returns what answers
-// it: a datagram from the endpoint that fits, or an ICMP error. Those that do not fit (reads counts
-// them) are left aside, as anybody may send them in the endpoint's name. The socket is connected,
-// so the kernel passes on none in another name.
+// it: a datagram from the endpoint that fits, or an ICMP error. Datagrams that do not fit are
+// ignored (reads counts them), because their source may be forged. The socket is connected, so the
+// kernel drops datagrams from other addresses.
 func exchange(ctx context.Context, to netip.AddrPort, message []byte, began time.Time, every time.Duration,
 	sends int, fits func([]byte) bool,
 ) (reads int, err error) {

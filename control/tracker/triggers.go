@@ -91,7 +91,8 @@ func (t *Tracker) noteTrigger(before, now any) {
 }
 
 // takeTriggers returns the triggers of slices that changed, and removes the triggers of slices that
-// do not wait. A deleted slice has none: its annotation is of its last change, not of its deletion.
+// do not wait. A deleted slice has none: its annotation describes its last change, not the
+// deletion.
 func (t *Tracker) takeTriggers(ch *objects.Changes) (times []time.Time) {
 	var left []trigger
 	for _, w := range t.triggers {

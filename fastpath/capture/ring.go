@@ -52,9 +52,9 @@ type Record struct {
 	Later bool
 	Flow  Flow
 
-	// These are of a sample of dropped packets. Weight is the number of packets that it stands for,
-	// Quoted the source and destination of the packet that an ICMP error quotes, QuotedProto its
-	// protocol.
+	// The fields below are set only in samples of dropped packets. Weight is the number of packets
+	// that it stands for, Quoted the source and destination of the packet that an ICMP error
+	// quotes, QuotedProto its protocol.
 	Weight      uint64
 	Quoted      [2]flowtable.Socket
 	QuotedProto uint8

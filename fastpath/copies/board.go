@@ -19,8 +19,8 @@ import (
 // MayReset: messages of a stream arrive in order, and a lease is not longer (group.LeaseNanos).
 const Delay = 300 * time.Millisecond
 
-// Outcome is whether other gateways had a copy of a flow when the backend's answer left to the
-// client. Handle.Decide gets one.
+// Outcome reports whether other gateways had a copy of a flow when the backend's answer was
+// forwarded to the client. Handle.Decide gets one.
 type Outcome uint8
 
 const (

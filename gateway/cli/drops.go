@@ -17,12 +17,12 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// dropsOf is the time of whose drops the list is, unless --since says another.
-const dropsOf = time.Minute
+// defaultSince is the period that the list covers without --since.
+const defaultSince = time.Minute
 
 func (s *session) dropsCommand() *cobra.Command {
 	var sorted string
-	since := dropsOf
+	since := defaultSince
 	t := sampledTable(0)
 	c := &cobra.Command{
 		Use:     "drops [NAMESPACE/NAME...]",
@@ -170,7 +170,7 @@ func clientShares(v *status.DropView, most int) string {
 
 // recentDrops lists the drops of the last minute for top.
 func recentDrops(ctx context.Context, client *status.Client) (a top.Answer[status.DropView], err error) {
-	v, err := client.DropsOver(ctx, dropsOf)
+	v, err := client.DropsOver(ctx, defaultSince)
 	if err != nil {
 		return a, err
 	}

@@ -42,8 +42,8 @@ type App struct {
 	// In is the standard input; nil: there is none.
 	In *os.File
 
-	// terminal returns the size of the terminal that Out is, 0 if it is none; nil: Out is asked.
-	// Tests replace it.
+	// terminal returns the size of Out's terminal, 0 if Out is none. nil: query Out. Tests replace
+	// it.
 	terminal func() (width, height int)
 }
 

@@ -107,7 +107,7 @@ func (s *session) configCommand() *cobra.Command {
 
 // checkConfig prints "ok" or, as JSON or YAML, the configuration with all defaults.
 func (s *session) checkConfig(ctx context.Context, file string, host bool) error {
-	load := config.LoadAnyones // any user may write it: the daemon may run on another machine, or file may be a pipe
+	load := config.LoadAnyOwner // any user may write it: the daemon may run on another machine, or file may be a pipe
 	if host {
 		load = config.Load
 	}

@@ -52,7 +52,7 @@ func topScreens(client *status.Client, announcer string, now func() time.Time) [
 			})
 		}, Enter: func(key string) (string, string) { return "Flows", "client " + key }},
 		{Name: "Drops", Sort: "packets", Open: func(string) top.Feed {
-			return top.NewFeed(sampledTable(dropsOf), now, func(ctx context.Context) (top.Answer[status.DropView],
+			return top.NewFeed(sampledTable(defaultSince), now, func(ctx context.Context) (top.Answer[status.DropView],
 				error) {
 				return recentDrops(ctx, client)
 			})

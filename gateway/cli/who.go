@@ -131,7 +131,7 @@ func (s *session) who(ctx context.Context, q flowlog.Query, directory string) er
 		return err
 	}
 	if len(v.Holders) == 0 {
-		return gateError{errors.New(nobody(&q, &v))}
+		return gateError{errors.New(noFlowText(&q, &v))}
 	}
 	return nil
 }
@@ -237,7 +237,7 @@ func sameTuple(f *status.FlowView, r *flowlog.Record) bool {
 
 func whoRows(r *rows, v *whoView) {
 	if len(v.Holders) == 0 {
-		return // nobody says the rest
+		return // the rest is not known
 	}
 	r.row("PROTO", "CLIENT", "VIP", "SNAT", "BACKEND", "BEGAN", "ENDED", "CLOSED", "WHY", "SERVICE")
 	for i := range v.Holders {
@@ -271,8 +271,8 @@ func shortTime(t time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// nobody explains that no flow had the source.
-func nobody(q *flowlog.Query, v *whoView) string {
+// noFlowText explains that no flow had the source.
+func noFlowText(q *flowlog.Query, v *whoView) string {
 	to := ""
 	if q.Backend.IsValid() {
 		to = " to " + q.Backend.String()

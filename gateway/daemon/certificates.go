@@ -45,8 +45,9 @@ type expiry struct {
 
 // Times of certificates.
 const (
-	// certificateWarning is the time before the end of a certificate at which an operator is told:
-	// longer than a holiday, and shorter than the rest at which cert-manager renews one of 90 days.
+	// certificateWarning is how long before a certificate expires the operator is warned: longer
+	// than a holiday, shorter than the remaining validity at which cert-manager renews a 90-day
+	// certificate.
 	certificateWarning = 14 * 24 * time.Hour
 	certificateEvery   = time.Minute
 )

@@ -39,7 +39,7 @@ func (f *flowLog) open(
 ) (err error) {
 	path := filepath.Join(c.StateDir, flowlog.AccountsFile)
 	if !c.FlowLog.Enabled() {
-		return statefile.Remove(path) // it would be of flows that nobody counts
+		return statefile.Remove(path) // old accounts: flows are not counted without a flow log
 	}
 	if f.accounts, err = flowlog.OpenAccounts(path, table.AccountBytes()); err != nil {
 		return err

@@ -103,7 +103,7 @@ func (f *flowState) adopt(log *slog.Logger) {
 	}
 	began := time.Now()
 	n := f.reader.Adopt()
-	log.Info("flows of a predecessor count for their backends", "flows", n, "took",
+	log.Info("flows of a previous process count for their backends", "flows", n, "took",
 		time.Since(began).Round(time.Millisecond))
 }
 
@@ -177,11 +177,11 @@ func (f *flowState) conditions() (list []status.ConditionView) {
 func (f *flowState) loadDrains(c *config.Configuration, log *slog.Logger, to *compiler.Compiler) {
 	list, err := drains.Load(c.StateDir)
 	if err != nil {
-		log.Error("drains of the predecessor are lost: repeat them", "error", err)
+		log.Error("drains of the previous process are lost: repeat them", "error", err)
 		f.drainsLost.Store(&err)
 	}
 	if len(list) > 0 {
-		log.Info("drains of the predecessor are restored", "drains", list)
+		log.Info("drains of the previous process are restored", "drains", list)
 	}
 	to.SetDrains(list)
 }

@@ -151,7 +151,7 @@ func (h *hostSide) watch(ctx context.Context) {
 // setUpReceived sets up the predecessor's pair by this process's version and configuration.
 func (h *hostSide) setUpReceived(ctx context.Context) {
 	if pair := h.current(); pair != nil {
-		h.setUp(ctx, pair, "the predecessor has set it up")
+		h.setUp(ctx, pair, "the previous process has set it up")
 	}
 }
 
@@ -193,7 +193,7 @@ func (h *hostSide) use(ctx context.Context, pair *hostlink.HostLink) error {
 	if err := h.users.program.SetSettings(h.settings.config(), pair); err != nil {
 		return err
 	}
-	if err := h.routeSources(pair, h.lookAtSources()); err != nil {
+	if err := h.routeSources(pair, h.readSources()); err != nil {
 		return err
 	}
 	h.mu.Lock()
@@ -224,7 +224,7 @@ func (h *hostSide) watchSettings(context.Context) {
 func (h *hostSide) applySources() {
 	h.routes.Lock()
 	defer h.routes.Unlock()
-	used := h.lookAtSources()
+	used := h.readSources()
 	if pair := h.current(); pair != nil {
 		if err := h.routeSources(pair, used); err != nil {
 			h.log.Warn("source addresses have no route to the host link: packets to them without a flow follow "+
@@ -243,9 +243,9 @@ func (h *hostSide) watchSources() {
 	}
 }
 
-// lookAtSources returns the source addresses of live flows. It sets former to the addresses among
+// readSources returns the source addresses of live flows. It sets former to the addresses among
 // them that are not configured, with a pair or without one. routes must be locked.
-func (h *hostSide) lookAtSources() (used []netip.Addr) {
+func (h *hostSide) readSources() (used []netip.Addr) {
 	configured, former := configuredSources(h.settings.config()), []netip.Addr{}
 	used = h.users.sources()
 	for _, a := range used {

@@ -52,7 +52,7 @@ func (d *Daemon) serveOpen(ctx context.Context) {
 	}
 	d.noteUnserved()
 	if err := d.kernel.DetachOthers(d.ports.Indexes()); err != nil {
-		d.log.Warn("programs of a predecessor could not be removed from interfaces", "error", err)
+		d.log.Warn("programs of a previous process could not be removed from interfaces", "error", err)
 	}
 	d.lookReach()
 	d.beat()
@@ -103,7 +103,7 @@ func (d *Daemon) noteUnserved() {
 	if n == 0 {
 		return
 	}
-	why := fmt.Sprintf("%d flows of the predecessor need interfaces that are not in the configuration any more (%s), "+
+	why := fmt.Sprintf("%d flows of the previous process need interfaces that the configuration lacks (%s), "+
 		"and end, for example %s; to keep them, configure these interfaces again and restart", n,
 		strings.Join(names, ", "), example)
 	d.log.Warn(why)

@@ -275,7 +275,7 @@ func (s *successor) begin(c *handover.Conn, from string) error {
 		return err
 	}
 	if err := handover.Running(c, handover.DefaultTimes); err != nil {
-		d.log.Debug("the predecessor has ended already", "error", err)
+		d.log.Debug("the previous process has ended already", "error", err)
 	}
 	d.handOver.enter(owning)
 	d.flows.log.run()
@@ -337,7 +337,7 @@ func (s *successor) noteTakeOver(from string) {
 func (s *successor) serve(c *handover.Conn) error {
 	d := s.d
 	if err := listenAgain(d.servers.listener, d.handOver.socket, d.pulse.listener); err != nil {
-		d.log.Warn("probes see the process id of the predecessor", "error", err)
+		d.log.Warn("probes see the process id of the previous process", "error", err)
 	}
 	ended := make(chan struct{})
 	if err := d.startServersWhen(ended); err != nil {
@@ -345,13 +345,13 @@ func (s *successor) serve(c *handover.Conn) error {
 	}
 	d.life.spawn(func() { // the addresses are free when the predecessor has ended, which may take long
 		if !c.AwaitEnd(releaseTime) {
-			d.log.Warn("the predecessor has handed over and does not end: end it, because it may use the addresses of "+
-				"metrics and health checks", "process", processName(c.PID))
+			d.log.Warn("the previous process has handed over and does not end: end it, because it may use the "+
+				"addresses of metrics and health checks", "process", processName(c.PID))
 		}
 		c.Close()
 		close(ended)
 		if err := d.settings.journal.ReadLate(); err != nil {
-			d.log.Warn("the last events of the predecessor are lost", "error", err)
+			d.log.Warn("the last events of the previous process are lost", "error", err)
 		}
 	})
 	d.handOver.follow(d.settings.atStart.StateDir, d.handOver.predecessors, nil)

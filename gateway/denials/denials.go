@@ -341,7 +341,7 @@ func (l *List) Run(ctx context.Context, beat *heartbeat.Beat) {
 		case <-time.After(wait):
 		}
 		beat.Beat()
-		l.tidy()
+		l.removeExpired()
 		wait = l.step(ctx)
 	}
 }
@@ -390,9 +390,9 @@ func (l *List) untilNext() time.Duration {
 	return max(wait, 10*time.Millisecond)
 }
 
-// tidy removes entries that are over, and has the file follow: it may have entries that are over,
-// and ends by the wall clock of before a step, until it can be written.
-func (l *List) tidy() {
+// removeExpired removes expired entries and rewrites the file. Until the file can be written, it
+// may contain expired entries, and end times from before a step of the wall clock.
+func (l *List) removeExpired() {
 	l.changing.Lock()
 	defer l.changing.Unlock()
 	now, wall := l.c.Clock()

@@ -376,7 +376,7 @@ func TestDeniedAgain(t *testing.T) {
 	c.Saves = func(save func() error) error {
 		if tidied == nil && len(l.operator) > 0 {
 			tidied = make(chan struct{})
-			go func() { defer close(tidied); l.tidy() }()
+			go func() { defer close(tidied); l.removeExpired() }()
 			time.Sleep(50 * time.Millisecond) // it waits for the change
 		}
 		return save()

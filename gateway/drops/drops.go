@@ -67,17 +67,17 @@ func (w *Watch) Drain(now time.Time) {
 
 // thin returns few samples that stand for all.
 func thin(list []Sample) (few []Sample) {
-	var byReason [reason.Count]thinned
+	var byReason [reason.Count]reservoir
 	reasons := 0
 	for i := range list {
 		t := &byReason[list[i].Reason]
-		if t.most == 0 {
-			t.most = 1
+		if t.max == 0 {
+			t.max = 1
 			reasons++
 		}
 	}
 	for r := range byReason {
-		byReason[r].most = max(1, logged/reasons)
+		byReason[r].max = max(1, logged/reasons)
 	}
 	for i := range list {
 		byReason[list[i].Reason].add(list[i])

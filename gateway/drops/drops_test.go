@@ -133,7 +133,7 @@ func TestThinned(t *testing.T) {
 	for _, most := range []int{1, 2, 5, 256} {
 		share, rounds := 0.0, 4000/most
 		for range rounds {
-			list, sum := thinned{most: most}, uint64(0)
+			list, sum := reservoir{max: most}, uint64(0)
 			for i := range random.IntN(50 * most) {
 				s := Sample{Weight: 1 + random.Uint64N(5)}
 				if i%5 == 0 {

@@ -23,7 +23,7 @@ const (
 // slice has the samples that were drained in a time.
 type slice struct {
 	from     time.Time
-	byReason [reason.Count]thinned
+	byReason [reason.Count]reservoir
 }
 
 func (s *slice) samples() (n int) {
@@ -59,7 +59,7 @@ func (h *history) current(now time.Time) *slice {
 	}
 	s := &slice{from: now}
 	for r := range s.byReason {
-		s.byReason[r].most = sliceSamples
+		s.byReason[r].max = sliceSamples
 	}
 	h.slices = append(h.slices, s)
 	return s

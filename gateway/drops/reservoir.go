@@ -2,23 +2,23 @@ package drops
 
 import "math/rand/v2"
 
-// thinned keeps at most most of any number of samples of one reason. Two samples become one: one of
-// both, by chance in proportion to their weights, with the weight of both. So the weights still add
-// up, and the expected weight of a client stays what it was.
-type thinned struct {
-	most int
+// reservoir keeps at most max samples of one reason. Two samples are merged into one of them,
+// chosen with a probability in proportion to its weight, which gets the weight of both. So the sum
+// of the weights, and the expected weight of a client, do not change.
+type reservoir struct {
+	max  int
 	list []Sample
 	each int // samples that one of list stands for; 0 is 1
 	last int // samples that the last one of list stands for so far
 }
 
-func (t *thinned) add(s Sample) {
-	if len(t.list) == t.most && t.most == 1 || len(t.list) > 0 && t.last < t.each {
+func (t *reservoir) add(s Sample) {
+	if len(t.list) == t.max && t.max == 1 || len(t.list) > 0 && t.last < t.each {
 		t.list[len(t.list)-1].merge(&s)
 		t.last++
 		return
 	}
-	if len(t.list) == t.most {
+	if len(t.list) == t.max {
 		t.halve()
 		t.add(s)
 		return
@@ -27,7 +27,7 @@ func (t *thinned) add(s Sample) {
 }
 
 // halve merges neighbours in time.
-func (t *thinned) halve() {
+func (t *reservoir) halve() {
 	t.each = max(1, t.each)
 	n := 0
 	for i := 0; i < len(t.list); i += 2 {

@@ -61,7 +61,7 @@ func Load(ctx context.Context, in Input) (*Gateway, error) {
 	g := &Gateway{Config: config.Default()}
 	var err error
 	if in.Config != "" {
-		if g.Config, err = config.LoadAnyones(in.Config); err != nil {
+		if g.Config, err = config.LoadAnyOwner(in.Config); err != nil {
 			return nil, err
 		}
 	}
@@ -140,7 +140,7 @@ func readOnce(ctx context.Context, c *config.Configuration, dir string, tracker 
 	log := slog.New(slog.DiscardHandler)
 	addresses := assign.New(assign.Config{Log: log, StateDir: c.StateDir}) // owns no addresses, and so writes no file
 	addresses.SetPools(c.Pools())
-	w := files.New(files.Config{Log: log, Dir: dir, Tracker: tracker, Anyones: true, Addresses: addresses})
+	w := files.New(files.Config{Log: log, Dir: dir, Tracker: tracker, AnyOwner: true, Addresses: addresses})
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
 	err := w.Sync(ctx)

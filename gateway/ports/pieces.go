@@ -61,7 +61,7 @@ func (p *port) retryZeroCopy(now time.Time) {
 func (s *Set) trackPieces(ctx context.Context, p *port, zeroCopied []*slot, now time.Time) {
 	refuted := uint64(0) // read before the pieces, so that a piece refuted meanwhile counts
 	for _, sl := range zeroCopied {
-		refuted += s.workers.Refuted(sl.worker, sl.position)
+		refuted += s.workers.RefutedPieces(sl.worker, sl.position)
 	}
 	piece, why := s.suspect(p, zeroCopied)
 	known := !p.suspected.since.IsZero()
@@ -103,7 +103,7 @@ func (s *Set) suspect(p *port, slots []*slot) (piece fastpath.Piece, why string)
 // that.
 func (s *Set) suspectAll(ctx context.Context, slots []*slot, piece fastpath.Piece) error {
 	for _, sl := range slots {
-		if err := s.workers.Suspect(ctx, sl.worker, sl.position, piece); err != nil {
+		if err := s.workers.SetPiece(ctx, sl.worker, sl.position, piece); err != nil {
 			return err
 		}
 	}

@@ -26,9 +26,9 @@ func (q *queuePieces) Piece(id, _ int) (fastpath.Piece, bool) {
 	return q.pieces[id], q.pieces[id] != fastpath.Piece{}
 }
 
-func (q *queuePieces) Refuted(id, _ int) uint64 { return q.refuted[id] }
+func (q *queuePieces) RefutedPieces(id, _ int) uint64 { return q.refuted[id] }
 
-func (q *queuePieces) Suspect(_ context.Context, id, _ int, p fastpath.Piece) error {
+func (q *queuePieces) SetPiece(_ context.Context, id, _ int, p fastpath.Piece) error {
 	if q.fails {
 		return errors.New("worker is stopped")
 	}

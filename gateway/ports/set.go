@@ -50,11 +50,11 @@ type Workers interface {
 	Do(ctx context.Context, id int, f func(*fastpath.Worker)) error
 	// Piece returns the piece of a packet that arrived at a worker's link, if there was one.
 	Piece(id, position int) (fastpath.Piece, bool)
-	// Refuted counts the pieces of a worker's link that a longer packet has refuted.
-	Refuted(id, position int) uint64
-	// Suspect makes a worker look for a packet on a link that is longer than the piece; an empty
+	// RefutedPieces counts the pieces of a worker's link that a longer packet has refuted.
+	RefutedPieces(id, position int) uint64
+	// SetPiece makes a worker look for a packet on a link that is longer than the piece; an empty
 	// Piece ends that.
-	Suspect(ctx context.Context, id, position int, p fastpath.Piece) error
+	SetPiece(ctx context.Context, id, position int, p fastpath.Piece) error
 }
 
 // Program is the part of the kernel program that ports need.

@@ -72,7 +72,7 @@ func (s *Set) watch(ctx context.Context, links <-chan struct{}, looked func(), f
 			return
 		}
 		now := time.Now()
-		if s.restless() {
+		if s.anyUnhealthy() {
 			pace.stir(now)
 		}
 		s.look(ctx, pace.due(now), first)
@@ -103,8 +103,8 @@ func (r *readings) due(now time.Time) bool {
 	return true
 }
 
-// restless reports whether the state of a port is wrong or unknown.
-func (s *Set) restless() bool {
+// anyUnhealthy reports whether the state of a port is wrong or unknown.
+func (s *Set) anyUnhealthy() bool {
 	return slices.ContainsFunc(s.ports, func(p *port) bool { return !p.isOpen() || !p.suspected.since.IsZero() })
 }
 

@@ -227,7 +227,7 @@ func (r *roster) separate() (again bool) {
 		if !e.changes() {
 			continue
 		}
-		if name := r.occupied(e.member); name != "" {
+		if name := r.conflict(e.member); name != "" {
 			e.refuse(field, "has an address of Node %s, which was removed from the group, and connections that it had "+
 				"are still open: choose other addresses, or wait for their end", name)
 			again = true
@@ -260,9 +260,9 @@ func (r *roster) has(name string) bool {
 	return slices.ContainsFunc(r.entries, func(e *entry) bool { return e.node.Name == name })
 }
 
-// occupied returns the removed gateway that a new entry has an address of, or the name of which it
-// has with other addresses.
-func (r *roster) occupied(m *config.GroupMember) string {
+// conflict returns the name of a removed gateway that conflicts with a new entry: they share an
+// address, or the name with other addresses.
+func (r *roster) conflict(m *config.GroupMember) string {
 	for i := range r.Removed {
 		o := &r.Removed[i]
 		returns := o.Name == m.Name && slices.Equal(o.Sources, m.Sources)

@@ -164,9 +164,9 @@ const (
 	takenAt = 0.03
 	// holdLeast is the least number of looks for which busy workers keep normal priority.
 	holdLeast = 5
-	// looksAgain and looksMost are the first and the greatest value of precedence.recheckAfter:
+	// recheckLooks and maxLooks are the first and the greatest value of precedence.recheckAfter:
 	// about ten seconds and three minutes.
-	looksAgain, looksMost = 50, 16 * 50
+	recheckLooks, maxLooks = 50, 16 * 50
 )
 
 // follow raises the priority of the process or takes it back. It calls rest with the priority whose
@@ -281,7 +281,7 @@ func (p *precedence) next(w whereabouts, l load) (to priority, why string) {
 	if !apart {
 		spare, full = spareBeside, fullBeside
 	}
-	if p.now != normal && p.looks >= looksAgain {
+	if p.now != normal && p.looks >= recheckLooks {
 		p.holdLooks = 0
 	}
 	p.holdLeft = max(0, p.holdLeft-1)
@@ -318,7 +318,7 @@ func (p *precedence) next(w whereabouts, l load) (to priority, why string) {
 // hold keeps busy workers at normal priority for a while, twice as long each time. Beside a thread
 // that gets half of the CPU they would seem to have time a moment later.
 func (p *precedence) hold() {
-	p.holdLooks = min(max(2*p.holdLooks, holdLeast), looksMost)
+	p.holdLooks = min(max(2*p.holdLooks, holdLeast), maxLooks)
 	p.holdLeft = p.holdLooks
 }
 
@@ -346,7 +346,7 @@ func (p *precedence) amongOthers(l load, apart string) (to priority, why string)
 		}
 		to = p.now
 	case p.waited < wanted:
-		if p.looks+1 >= looksAgain {
+		if p.looks+1 >= recheckLooks {
 			p.recheckAfter = 0 // no thread does
 		}
 		return usually, apart
@@ -358,7 +358,7 @@ func (p *precedence) amongOthers(l load, apart string) (to priority, why string)
 		return normal, apart
 	}
 	if p.now == usually {
-		p.recheckAfter = min(max(2*p.recheckAfter, looksAgain), looksMost)
+		p.recheckAfter = min(max(2*p.recheckAfter, recheckLooks), maxLooks)
 	}
 	if to == nice10 {
 		return to, "raised priority, nice -10: another thread wants the CPU of a worker"

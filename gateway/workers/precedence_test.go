@@ -183,7 +183,7 @@ func TestOthersWantTheCPU(t *testing.T) {
 				}
 				return looks
 			}
-			for _, again := range []int{looksAgain, 2 * looksAgain} {
+			for _, again := range []int{recheckLooks, 2 * recheckLooks} {
 				if looks := turn(c.enough, c.wanted); looks == 0 || looks > 10 {
 					t.Errorf("seen after %d looks", looks)
 				}
@@ -191,12 +191,12 @@ func TestOthersWantTheCPU(t *testing.T) {
 					t.Errorf("looked again after %d looks, want %d", looks, again)
 				}
 			}
-			for range looksAgain {
+			for range recheckLooks {
 				c.p.decide(apart, load{used: 1})
 			}
 			turn(c.enough, c.wanted)
-			if looks := turn(0, c.usually); looks != looksAgain {
-				t.Errorf("after nobody wanted it, looked again after %d looks, want %d", looks, looksAgain)
+			if looks := turn(0, c.usually); looks != recheckLooks {
+				t.Errorf("without competition, looked again after %d looks, want %d", looks, recheckLooks)
 			}
 		})
 	}

@@ -197,12 +197,12 @@ func (g *Group) UMEM(id int) *xsk.UMEM { return g.workers[id].umem }
 // Piece returns the piece of a packet that arrived at a worker's link (fastpath.Worker.Piece).
 func (g *Group) Piece(id, position int) (fastpath.Piece, bool) { return g.workers[id].Piece(position) }
 
-// Refuted counts the pieces of a worker's link that were refuted (fastpath.Worker.Refuted).
-func (g *Group) Refuted(id, position int) uint64 { return g.workers[id].Refuted(position) }
+// RefutedPieces counts the pieces of a worker's link that were refuted.
+func (g *Group) RefutedPieces(id, position int) uint64 { return g.workers[id].RefutedPieces(position) }
 
-// Suspect gives a worker's link a piece that arrived at another one (fastpath.Worker.Suspect).
-func (g *Group) Suspect(ctx context.Context, id, position int, p fastpath.Piece) error {
-	return g.Do(ctx, id, func(w *fastpath.Worker) { w.Suspect(position, p) })
+// SetPiece gives a worker's link a piece that arrived at another one (fastpath.Worker.SetPiece).
+func (g *Group) SetPiece(ctx context.Context, id, position int, p fastpath.Piece) error {
+	return g.Do(ctx, id, func(w *fastpath.Worker) { w.SetPiece(position, p) })
 }
 
 // RefillTimes replaces the times that workers have taken from their stock.

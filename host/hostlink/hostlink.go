@@ -257,7 +257,7 @@ func ends(name, kernelName string) (user, kern netlink.Link, err error) {
 			return nil, nil, fmt.Errorf("%s is a %s: %w", end.name, end.link.Type(), ErrForeign)
 		}
 	}
-	// The index of a peer in another namespace is of that namespace.
+	// If the peer is in another namespace, its index is valid only there.
 	if user == nil || kern == nil || user.Attrs().NetNsID != -1 || user.Attrs().ParentIndex != kern.Attrs().Index {
 		return nil, nil, fmt.Errorf("%s and %s are not the two ends of one pair: %w", name, kernelName, ErrForeign)
 	}

@@ -173,7 +173,7 @@ func resolve(path string) (string, error) {
 			at = next
 			continue
 		}
-		if err := owned(next, info, ""); err != nil { // in a sticky directory anybody can make one
+		if err := owned(next, info, ""); err != nil { // any user can create one in a sticky directory
 			return "", err
 		}
 		if links++; links > maxLinks {

@@ -18,8 +18,8 @@ import (
 const flowsPerPage = 512
 
 // A reader must accept each pieceBytes of an answer within writeTimeout, and the whole of one that
-// is in memory (answer.go) within answerTimeout, or its connection is closed. So a capture that
-// nobody reads ends: workers would copy packets for it.
+// is in memory (answer.go) within answerTimeout, or its connection is closed. So a capture without
+// a reader ends: workers would copy packets for it.
 const (
 	writeTimeout  = 30 * time.Second
 	answerTimeout = time.Minute

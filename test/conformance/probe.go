@@ -73,8 +73,8 @@ func (c *Case) undefined(how, from, want string, to dest) *Case {
 	return c.probe(&probe{how: how, from: from, to: []dest{to}, want: want, unasked: whyUndefined})
 }
 
-// sticks is a probe of which only matters whether one backend took all: want is "one
-// from SOURCE" or "several from SOURCE".
+// sticks is a probe that checks only whether one backend got all flows: want is "one from SOURCE"
+// or "several from SOURCE".
 func (c *Case) sticks(how, from, want string, to ...dest) *Case {
 	return c.probe(&probe{how: how, from: from, to: to, want: want, as: whetherOne})
 }
@@ -89,8 +89,8 @@ func (c *Case) keeps(name, how, from, want string, to dest) *Case {
 	return c.probe(&probe{how: how, from: from, to: []dest{to}, want: want, keep: name, n: keptFlows})
 }
 
-// keptFlows is how many flows a case keeps. That each of them finds its old backend
-// again, when one of two is chosen anew, happens once in 65,000 runs.
+// keptFlows is how many flows a case keeps. If backends are chosen anew, by chance all of them
+// reach their old backend of two in one of 65,000 runs.
 const keptFlows = 16
 
 // sctp sends one SCTP INIT and waits for it, and for the answer.

@@ -52,7 +52,7 @@ func (s *Suite) Run(ctx context.Context, name string, limit time.Duration) (Outc
 	began := time.Now()
 	p, err := s.Client.Start(topo.Command{
 		Path: s.Test, Dir: dir, Stdout: log, Stderr: log,
-		// The file and nothing else decides whom kubectl asks.
+		// Only this kubeconfig determines which cluster kubectl uses.
 		Env: []string{"KUBECONFIG=" + s.Kubeconfig, "HOME=" + dir},
 		Args: []string{
 			"--kubeconfig=" + s.Kubeconfig, "--kubectl-path=" + s.Kubectl, "--provider=skeleton",

@@ -253,7 +253,7 @@ func (g guest) lastWords() string {
 }
 
 // Environment returns the variables of the host that a command in a guest gets: a shell's, Go's and
-// Sluice's. The rest may be nobody's business.
+// Sluice's. Other variables may be secret.
 func Environment(host []string) (env []string) {
 	for _, e := range host {
 		name, _, _ := strings.Cut(e, "=")

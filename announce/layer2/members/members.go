@@ -75,13 +75,13 @@ type Members struct {
 	lowestNonce int      // number of the first nonce that proves a hello of an unknown member fresh
 	others      map[string]*member
 
-	ready       bool
-	saidGoodbye bool // a goodbye was sent
-	askedToKeep bool // the goodbye asked the others to keep the VIPs
-	joinPending bool // this member takes no VIP: joinEnds has not passed, or a list is incomplete
-	joinEnds    time.Time
-	out         outgoing
-	last        time.Time // of the last Tick
+	ready         bool
+	saidGoodbye   bool // a goodbye was sent
+	keepRequested bool // the goodbye asked the others to keep the VIPs
+	joinPending   bool // this member takes no VIP: joinEnds has not passed, or a list is incomplete
+	joinEnds      time.Time
+	out           outgoing
+	last          time.Time // of the last Tick
 
 	watched  []netip.Addr        // all VIPs, in order
 	eligible map[netip.Addr]Rank // VIPs that this gateway would forward
@@ -105,7 +105,7 @@ type member struct {
 	nonce                 uint64    // its own, as last received
 	lastReceived          time.Time // when a hello was received last, accepted or not
 	lastAccepted          time.Time // when a hello was accepted last
-	hearsUs, joining      bool
+	receivesUs, joining   bool
 
 	// replaysSince is when the present series of Replayed hellos began: without an accepted hello,
 	// and without a pause of a silence. Its last one arrived at lastReplay.
@@ -278,7 +278,7 @@ func (m *Members) accept(o *member, h *hello.Hello, from frame.MAC, now time.Tim
 	before := *o
 	o.replaysSince, o.lastReplay = time.Time{}, time.Time{}
 	if h.Incarnation != o.incarnation {
-		o.incarnation, o.hearsUs, o.table = h.Incarnation, false, table{}
+		o.incarnation, o.receivesUs, o.table = h.Incarnation, false, table{}
 	}
 	o.sequence, o.lastAccepted, o.mac, o.joining = h.Sequence, now, from, h.Joining
 	switch {
@@ -308,8 +308,8 @@ func (m *Members) acceptList(o *member, h *hello.Hello, before *member, now time
 			o.keptUntil = now.Add(m.config.JoinTime + m.silence())
 		}
 	}
-	heard := o.hearsUs
-	if o.hearsUs = m.hasOwnNonce(h, 0); o.hearsUs && !heard {
+	heard := o.receivesUs
+	if o.receivesUs = m.hasOwnNonce(h, 0); o.receivesUs && !heard {
 		m.out.again() // it has no list of ours, or an old one
 		m.version++
 	}
@@ -318,7 +318,7 @@ func (m *Members) acceptList(o *member, h *hello.Hello, before *member, now time
 	if back {
 		o.kept = nil
 	}
-	if heard && !o.hearsUs && !m.joining() {
+	if heard && !o.receivesUs && !m.joining() {
 		m.Rejoin(now)
 		return
 	}
@@ -329,7 +329,7 @@ func (m *Members) acceptList(o *member, h *hello.Hello, before *member, now time
 		m.decideOf(changed)
 	}
 	m.finishJoin(now)
-	if o.hearsUs && o.whole && !o.joining && (!before.hearsUs || !before.whole) {
+	if o.receivesUs && o.whole && !o.joining && (!before.receivesUs || !before.whole) {
 		m.announceAgain()
 	}
 }
@@ -353,7 +353,7 @@ func (m *Members) announceAgain() {
 func (m *Members) lose(o *member, why string, now time.Time) {
 	o.lowestNonce = m.nonceCount
 	m.newNonce()
-	o.alive, o.since, o.why, o.hearsUs, o.kept = false, now, why, false, nil
+	o.alive, o.since, o.why, o.receivesUs, o.kept = false, now, why, false, nil
 	m.version++
 }
 
@@ -447,7 +447,7 @@ func (m *Members) List() []Member {
 		if m.OnlyReplays(o.name, m.last) {
 			why += "; its hellos since then are older ones"
 		}
-		list = append(list, Member{o.name, o.mac, o.alive, o.joining, returning, o.hearsUs, o.since, why,
+		list = append(list, Member{o.name, o.mac, o.alive, o.joining, returning, o.receivesUs, o.since, why,
 			has[o.name]})
 	}
 	slices.SortFunc(list, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })

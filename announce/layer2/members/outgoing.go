@@ -170,7 +170,7 @@ func (m *Members) dueHellos(n int, now time.Time) (list []*hello.Hello) {
 // joins.
 func (m *Members) Goodbye(keep bool, now time.Time) *hello.Hello {
 	if !m.saidGoodbye {
-		m.askedToKeep = keep && m.config.Return > 0 && !m.joining()
+		m.keepRequested = keep && m.config.Return > 0 && !m.joining()
 	}
 	m.saidGoodbye = true
 	m.decide()
@@ -183,8 +183,8 @@ func (m *Members) nextHello(part int, now time.Time) *hello.Hello {
 	o.now = false
 	o.sequence++
 	h := &hello.Hello{Name: m.config.Name, Incarnation: m.config.Incarnation, Sequence: o.sequence,
-		Nonce: m.nonces[len(m.nonces)-1], Joining: m.joining(), Goodbye: m.saidGoodbye && !m.askedToKeep,
-		Returning: m.saidGoodbye && m.askedToKeep, Table: o.table,
+		Nonce: m.nonces[len(m.nonces)-1], Joining: m.joining(), Goodbye: m.saidGoodbye && !m.keepRequested,
+		Returning: m.saidGoodbye && m.keepRequested, Table: o.table,
 		Part: uint16(part), Parts: uint16(len(o.parts)), VIPs: o.parts[part].entries}
 	for _, other := range m.others {
 		if now.Before(other.lastReceived.Add(m.silence())) {

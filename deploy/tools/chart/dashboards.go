@@ -41,7 +41,7 @@ type panel struct {
 	Title   string  `json:"title"`
 	About   string  `json:"about"`
 	Unit    string  `json:"unit"` // a name of Grafana's
-	Kind    string  `json:"kind"` // a graph, or as dashboards.yaml says
+	Kind    string  `json:"kind"` // as in dashboards.yaml; empty: a graph
 	Span    uint32  `json:"span"` // columns of 24; 0: as usual for the kind
 	Queries []query `json:"queries"`
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Isolate puts hosts on a segment of their own, by the interface that each was attached by last:
-// they hear each other and nobody else. Their interfaces keep their carrier, so only silence tells
-// the others. heal brings them back.
+// Isolate moves the last attached interface of each host to a separate segment, so they reach only
+// each other. The interfaces keep their carrier, so other hosts notice only missing packets. heal
+// brings them back.
 func (n *Net) Isolate(hosts ...*Host) (heal func() error, err error) {
 	const island = "island"
 	var links []netlink.Link

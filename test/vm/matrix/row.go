@@ -1,5 +1,5 @@
-// Package matrix says which guests the gateway is tried in, runs them one after another, and makes
-// a table of what they found: NIC x kernel x mode x what was tried.
+// Package matrix defines the guests in which the gateway is tested, runs them one after another,
+// and makes a table of the results: NIC x kernel x mode x test.
 package matrix
 
 import (
