@@ -53,7 +53,8 @@ func (s *poolSet) read(objects []*unstructured.Unstructured) (list, unreadable [
 		if err != nil {
 			state, remains := "its previous version stays in force", p
 			if p = s.last[o.GetUID()]; p == nil {
-				state = "it assigns no addresses until it can be read; Services keep their addresses that are in no other pool"
+				state = "it assigns no addresses until it can be read; Services keep their addresses that are in no " +
+					"other pool"
 				unreadable = append(unreadable, remains)
 			}
 			note(poolInvalid, "%v; %s", err, state)

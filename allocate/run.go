@@ -441,7 +441,7 @@ func (p *poolSource) notListed(
 ) func(err error, persistent, changed bool) {
 	state := "no address is given until they can"
 	if kind == ipAddressPools {
-		state = "until then their addresses are not assigned, and Services keep their addresses that are in no other pool"
+		state = "until then they assign no addresses, and Services keep their addresses that are in no other pool"
 	}
 	return func(err error, persistent, changed bool) {
 		if kind == addressPools {

@@ -266,7 +266,8 @@ func (a *Allocator) unknownPool(name string) *Refusal {
 	switch p := a.unreadableNamed(name); {
 	case p == nil:
 	case p.anyName:
-		return refuse(PoolInvalid, "pool %s may exist: %s cannot be listed (see the log of sluice-controller)", name, p.Name)
+		return refuse(PoolInvalid, "pool %s may exist: %s cannot be listed (see the log of sluice-controller)", name,
+			p.Name)
 	default:
 		return refuse(PoolInvalid, "pool %s cannot be read: its Events say why", name)
 	}
