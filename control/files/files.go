@@ -134,8 +134,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 	l := scanner{Watcher: w, notify: notify}
 	timer, next, settle := time.NewTimer(0), time.Now(), w.Settle
 	defer timer.Stop()
-	// within makes the next scan begin within d. It delays none, so events without end, such as a
-	// log's in the directory, delay none either.
+	// within makes the next scan begin within d. It delays no scan: a log in the directory causes
+	// events without end.
 	within := func(d time.Duration) {
 		if at := time.Now().Add(d); at.Before(next) {
 			next = at
@@ -161,7 +161,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 			w.beat.Beat() // a disk or a file server that does not answer blocks a scan
 			began := time.Now()
 			wait := l.look()
-			// Scans of 100,000 files take a tenth of a CPU at most, however often files change.
+			// Scans use a tenth of a CPU at most, also of 100,000 files and beside constant writes.
 			settle = max(w.Settle, 9*time.Since(began))
 			next = time.Now().Add(wait)
 			timer.Reset(wait)

@@ -172,7 +172,7 @@ func TestEventOfLongName(t *testing.T) {
 func TestEventsOfOtherParts(t *testing.T) {
 	t.Parallel()
 	s := k8stest.Start(t)
-	s.Set(service("a", 80), service("file", 80))
+	s.Set(service("a", 80), service("file", 81))
 	w := start(t, s)
 	loop, _ := w.loop(t)
 	<-loop.Ready()

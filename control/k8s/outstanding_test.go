@@ -58,7 +58,7 @@ func TestOutstanding(t *testing.T) {
 	field := a
 	field.Field = "spec"
 	elsewhere := a
-	elsewhere.Source.Kind = "files"
+	elsewhere.Source.Kind = objects.Manifests
 	const all, long = 100, time.Hour
 	for _, tt := range []struct {
 		name string
