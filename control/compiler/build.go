@@ -101,7 +101,8 @@ func (r *run) setServicePort(u *unit, p *port) {
 	}
 	topology := [2]services.Topology{p.families[0].topology, p.families[1].topology}
 	if s := p.service; s != nil && s.Port == p.spec.Port && s.AffinitySeconds == u.service.Affinity &&
-		s.Scheduler == p.scheduler && s.ProxyProtocol == proxyProtocol && s.Direct == direct && s.Limits == limits &&
+		s.Scheduler == p.scheduler && s.ProxyProtocol == proxyProtocol && s.Direct == direct &&
+		s.Routed == u.service.Routed && s.Limits == limits &&
 		s.Topology == topology && s.LocalExternal == u.service.LocalExternal &&
 		s.LocalInternal == u.service.LocalInternal && slices.Equal(s.Backends, refs) {
 		return
@@ -110,7 +111,8 @@ func (r *run) setServicePort(u *unit, p *port) {
 		ID: p.id, Namespace: u.key.namespace, Name: u.key.name,
 		PortName: p.spec.Name, Proto: p.spec.Proto, Port: p.spec.Port, Backends: slices.Clone(refs),
 		Identity: p.identity, AffinitySeconds: u.service.Affinity,
-		Scheduler: p.scheduler, ProxyProtocol: proxyProtocol, Direct: direct, Limits: limits, Topology: topology,
+		Scheduler: p.scheduler, ProxyProtocol: proxyProtocol, Direct: direct, Routed: u.service.Routed,
+		Limits: limits, Topology: topology,
 		LocalExternal: u.service.LocalExternal, LocalInternal: u.service.LocalInternal,
 	}
 	r.builder.SetService(p.service)

@@ -39,6 +39,8 @@ type policy struct {
 //	others, Cluster     translated                   translated
 //	others, Local       this node's, kept            everywhere, kept
 //	others, direct      all nodes of endpoints, which get the packet as it is
+//	ClusterIP, routed   kept                 kept, unless MasqueradeAll
+//	others, routed      kept                 kept
 //
 // Without ClusterCIDRs of the family both are the same.
 func (c *settings) policies(s *objects.Service, kind services.FrontendKind, f int) (outside, pod policy) {
@@ -51,6 +53,10 @@ func (c *settings) policies(s *objects.Service, kind services.FrontendKind, f in
 		}
 	case s.LocalExternal:
 		outside, pod = policy{localSet, true}, policy{clusterSet, true}
+	}
+	if s.Routed {
+		outside.keep = true
+		pod.keep = pod.keep || kind != services.ClusterIP
 	}
 	if !c.pods[f] {
 		pod = outside

@@ -233,10 +233,15 @@ func (t *Tracker) Late(now time.Time) (list []Denial) {
 		}
 		list = append(list, Denial{p.namespace, p.service, p.name})
 	}
+	t.sweepLanes(now)
+	return distinct(list)
+}
+
+// distinct sorts a list and removes repeats.
+func distinct(list []Denial) []Denial {
 	slices.SortFunc(list, func(a, b Denial) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Service, b.Service),
 			cmp.Compare(a.PortName, b.PortName))
 	})
-	t.sweepLanes(now)
 	return slices.Compact(list)
 }

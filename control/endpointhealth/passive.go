@@ -20,6 +20,9 @@ const (
 	minSilent = 4
 	// holdOff is the least time between two suspicions of an endpoint.
 	holdOff = 5 * time.Second
+	// unreturnedFor is the time after which an endpoint that gets no more flows is no longer
+	// reported by Unreturned.
+	unreturnedFor = 10 * time.Minute
 	// maxChecking bounds the endpoints that are checked by suspicion at a time.
 	maxChecking = 1024
 )
@@ -44,6 +47,9 @@ type passive struct {
 	held     map[compiler.Endpoint]time.Time // no suspicion before
 	suspects map[*endpoint]bool              // endpoints that are checked
 	unbound  bool                            // some suspects were remembered, and have no ref
+	// unreturned has the endpoints of routed Services that answer checks and no client, and when
+	// that was noticed last.
+	unreturned map[compiler.Endpoint]time.Time
 }
 
 // suspect is the state of passive checks of one backend.
@@ -56,7 +62,8 @@ type suspect struct {
 }
 
 func newPassive() passive {
-	return passive{held: map[compiler.Endpoint]time.Time{}, suspects: map[*endpoint]bool{}}
+	return passive{held: map[compiler.Endpoint]time.Time{}, suspects: map[*endpoint]bool{},
+		unreturned: map[compiler.Endpoint]time.Time{}}
 }
 
 // observe adds a tally, and reports whether the backend is suspicious.
@@ -90,6 +97,11 @@ func (t *Tracker) Sample(s *services.Snapshot, tally func(services.BackendRef) T
 			delete(p.held, e)
 		}
 	}
+	for e, at := range p.unreturned {
+		if now.Sub(at) > unreturnedFor {
+			delete(p.unreturned, e)
+		}
+	}
 	s.Backends(func(b *services.Backend) bool {
 		if b.Proto != header.ProtoTCP {
 			return true
@@ -103,7 +115,7 @@ func (t *Tracker) Sample(s *services.Snapshot, tally func(services.BackendRef) T
 		known := at.ref == b.Ref
 		if at.observe(b.Ref, tally(b.Ref)) {
 			t.suspect(s, b, now)
-		} else if known && at.answered != before && len(p.suspects) > 0 {
+		} else if known && at.answered != before && len(p.suspects)+len(p.unreturned) > 0 {
 			t.answered(s, b, now)
 		}
 		return true
@@ -146,13 +158,34 @@ func (t *Tracker) suspect(s *services.Snapshot, b *services.Backend, now time.Ti
 		t.passed.suspects[e] = true
 		t.schedule(e, now)
 	}
+	t.by[name].unanswered = s.Service(b.Service).Routed
 	t.counts.Suspected++
+}
+
+// accepts notes that an endpoint has answered a check. If it is suspected because no client of a
+// routed Service gets an answer, its answers to clients take another way.
+func (t *Tracker) accepts(e *endpoint, now time.Time) {
+	if e.unanswered && len(t.passed.unreturned) < maxChecking {
+		t.passed.unreturned[e.name] = now
+	}
+	e.unanswered = false
+}
+
+// Unreturned returns, sorted, the ports of routed Services with endpoints that answer checks and no
+// client: the network does not route their answers through this gateway.
+func (t *Tracker) Unreturned() []Denial {
+	list := make([]Denial, 0, len(t.passed.unreturned))
+	for e := range t.passed.unreturned {
+		list = append(list, Denial{e.Namespace, e.Service, e.PortName})
+	}
+	return distinct(list)
 }
 
 // answered ends the suspicion of a backend that has answered a client. One that is down may still
 // be opening flows by an older snapshot, so it must pass its check.
 func (t *Tracker) answered(s *services.Snapshot, b *services.Backend, now time.Time) {
 	name, _ := nameOf(s, b)
+	delete(t.passed.unreturned, name)
 	if e := t.by[name]; e != nil && e.passive && !e.down {
 		t.clear(e, now)
 	}

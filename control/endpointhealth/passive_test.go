@@ -1,6 +1,7 @@
 package endpointhealth_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -17,7 +18,9 @@ type table struct {
 	tallies  map[services.BackendRef]endpointhealth.Tally
 }
 
-func newTable(n int) *table {
+func newTable(n int) *table { return newTableOf(n, false) }
+
+func newTableOf(n int, routed bool) *table {
 	b := services.NewBuilder(nil)
 	tb := &table{tallies: map[services.BackendRef]endpointhealth.Tally{}}
 	for i := range n {
@@ -28,7 +31,7 @@ func newTable(n int) *table {
 			Weight: 1})
 	}
 	b.SetService(&services.Service{ID: 1, Namespace: "default", Name: "web", PortName: "http",
-		Proto: header.ProtoTCP, Port: 80, Backends: tb.refs})
+		Proto: header.ProtoTCP, Port: 80, Backends: tb.refs, Routed: routed})
 	tb.snapshot = b.Build()
 	return tb
 }
@@ -214,5 +217,38 @@ func TestSuspectedEndpointGoes(t *testing.T) {
 	}
 	if _, ok := s.Next(); ok {
 		t.Error("it is still checked")
+	}
+}
+
+// TestUnreturned: an endpoint of a routed Service that accepts checks, and from which no client
+// gets an answer, is reported until a client gets one. It stays up. Endpoints of other Services,
+// ones that are down and ones that answer are not reported.
+func TestUnreturned(t *testing.T) {
+	for _, tt := range []struct {
+		name             string
+		routed, up, want bool
+	}{{"routed", true, true, true}, {"translated", false, true, false}, {"down", true, false, false}} {
+		for _, checked := range []bool{false, true} {
+			s, tb := newSim(t, bothKinds), newTableOf(2, tt.routed)
+			s.answer = func(b endpointhealth.Start) (endpointhealth.Result, time.Duration) {
+				if tt.up {
+					return passes, time.Millisecond
+				}
+				return silence(b)
+			}
+			if checked {
+				s.SetPorts([]*compiler.CheckedPort{portOf(t, "default", "tcp interval=10m", 2)}, s.now)
+			}
+			s.runPassive(tb, 30*time.Second, func() { tb.count(0, 1, 0, 0); tb.count(1, 1, 1, 0) })
+			list := s.Unreturned()
+			want := []endpointhealth.Denial{{Namespace: "default", Service: "web", PortName: "http"}}
+			if tt.want != slices.Equal(list, want) || tt.up && s.Counts().Down > 0 {
+				t.Errorf("%s, with a check %t: %v, %+v", tt.name, checked, list, s.Counts())
+			}
+			s.runPassive(tb, 2*time.Second, func() { tb.count(0, 1, 1, 0) })
+			if list := s.Unreturned(); len(list) > 0 {
+				t.Errorf("%s: %v after an answer", tt.name, list)
+			}
+		}
 	}
 }

@@ -73,7 +73,8 @@ type Counts struct {
 	Waiting int
 }
 
-// Denial is a service port whose endpoints are not checked, as checks have a bound.
+// Denial is a service port with endpoints that are not checked, are checked late, or whose answers
+// do not return.
 type Denial struct{ Namespace, Service, PortName string }
 
 // port names a service port.
@@ -97,6 +98,8 @@ type endpoint struct {
 	// backend.
 	generation uint64
 	ref        services.BackendRef
+	// unanswered: it is suspected, and its Service is routed.
+	unanswered bool
 
 	lane    *lane // it waits in the lane's queue; nil if not
 	running bool
@@ -308,6 +311,9 @@ func (t *Tracker) Done(s Start, r Result, now time.Time) {
 		return
 	case !r.OK:
 		t.counts.Failures++
+	}
+	if r.OK {
+		t.accepts(e, now)
 	}
 	if r.OK == e.down {
 		e.count++

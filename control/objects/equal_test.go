@@ -32,6 +32,7 @@ func TestEqualComparesAllFields(t *testing.T) {
 		"Checks":        func(s *Service) { s.Checks = Checks{{Port: "x"}} },
 		"ProxyProtocol": func(s *Service) { s.ProxyProtocol.all = true },
 		"Direct":        func(s *Service) { s.Direct = true },
+		"Routed":        func(s *Service) { s.Routed = true },
 		"Problems":      func(s *Service) { s.Problems = []FieldProblem{{Field: "x"}} },
 	}
 	everyField(t, changes, func(a, b *Service) bool { return a.equal(b) }, nil)

@@ -41,7 +41,10 @@ type Service struct {
 	ProxyProtocol ProxyProtocol
 	// Direct: the nodes of endpoints get the packets untranslated in a tunnel, and answer clients
 	// directly. Only with LocalExternal.
-	Direct   bool
+	Direct bool
+	// Routed: endpoints get the clients' addresses, and the network routes their answers back
+	// through the gateway. Not with LocalExternal.
+	Routed   bool
 	Problems []FieldProblem
 }
 
@@ -74,6 +77,7 @@ func (s *Service) equal(o *Service) bool {
 		slices.Equal(s.Ranges[0], o.Ranges[0]) && slices.Equal(s.Ranges[1], o.Ranges[1]) && s.Affinity == o.Affinity &&
 		equalPointees(s.Scheduler, o.Scheduler) && slices.Equal(s.Weights, o.Weights) && s.Limits == o.Limits &&
 		slices.Equal(s.Checks, o.Checks) && s.ProxyProtocol == o.ProxyProtocol && s.Direct == o.Direct &&
+		s.Routed == o.Routed &&
 		slices.Equal(s.Problems, o.Problems)
 }
 

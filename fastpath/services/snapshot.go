@@ -112,6 +112,9 @@ type Service struct {
 	// answer clients directly. Each Backend has the node's address and the service port's number,
 	// and the number of the node's endpoints as weight.
 	Direct bool
+	// Routed: Backends get the clients' addresses also by policy Cluster, and their answers are
+	// routed through this gateway. The frontends' rules have the effect.
+	Routed bool
 	// byFold has the Backends of a direct Service in the order of their addresses' Fold: see
 	// FindNode.
 	byFold []BackendRef

@@ -62,8 +62,8 @@ type Runner struct {
 
 	// Only Run's goroutine uses these: the denials that were reported last, and the number of
 	// samples.
-	denied, late []endpointhealth.Denial
-	samples      int
+	denied, late, unreturned []endpointhealth.Denial
+	samples                  int
 }
 
 // New returns a Runner, which Run starts.
@@ -240,16 +240,17 @@ func (r *Runner) sample() {
 // lateSamples is the number of samples between two searches for late checks.
 const lateSamples = 4
 
-// findLate reports the late checks, if they have changed.
+// findLate reports the late checks, and endpoints whose answers do not return, if these have
+// changed.
 func (r *Runner) findLate() {
 	if r.samples++; r.samples%lateSamples != 0 {
 		return
 	}
 	r.mu.Lock()
-	late := r.tracker.Late(time.Now())
+	late, unreturned := r.tracker.Late(time.Now()), r.tracker.Unreturned()
 	r.mu.Unlock()
-	if !slices.Equal(late, r.late) {
-		r.late = late
+	if !slices.Equal(late, r.late) || !slices.Equal(unreturned, r.unreturned) {
+		r.late, r.unreturned = late, unreturned
 		r.report()
 	}
 }
@@ -322,21 +323,24 @@ func (r *Runner) log(list []compiler.EndpointHealth) {
 // too many checks.
 func (r *Runner) report() {
 	var problems []objects.Problem
-	add := func(list []endpointhealth.Denial, message string) {
+	add := func(list []endpointhealth.Denial, annotation, message string) {
 		for _, d := range list {
 			problems = append(problems, objects.Problem{
 				Source:   Source(),
 				Object:   objects.ObjectID{Kind: objects.KindService, Namespace: d.Namespace, Name: d.Service},
-				Field:    "metadata.annotations[sluice.dev/health-check]",
+				Field:    "metadata.annotations[sluice.dev/" + annotation + "]",
 				Severity: objects.Warning,
 				Message:  fmt.Sprintf(message, d.PortName),
 			})
 		}
 	}
-	add(r.denied, "the endpoints of port %q are not checked: with them the checks would exceed "+
+	add(r.denied, "health-check", "the endpoints of port %q are not checked: with them the checks would exceed "+
 		"the gateway's rate of checks, or the namespace's share of it; use a longer interval")
-	add(r.late, "the endpoints of port %q are checked late, and their health does not change until then: the checks "+
-		"of the namespace, or all checks, take too long together; use a longer interval or a shorter timeout")
+	add(r.late, "health-check", "the endpoints of port %q are checked late, and their health does not change until "+
+		"then: the checks of the namespace, or all checks, take too long together; use a longer interval or a shorter "+
+		"timeout")
+	add(r.unreturned, "forwarding", "endpoints of port %q accept connections of this gateway, and no client gets an "+
+		"answer from them: their answers do not return through this gateway; route them here, or remove the annotation")
 	r.cfg.Report(problems)
 }
 

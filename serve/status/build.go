@@ -32,7 +32,7 @@ func ServiceViews(s *services.Snapshot, l *Totals, open func(services.ServiceID)
 				Frontends: []FrontendView{}, Traffic: l.Retired(s, p.ID),
 				Scheduler: p.Scheduler.String(), AffinitySeconds: p.AffinitySeconds,
 				ExternalPolicy: policyName(p.LocalExternal), InternalPolicy: policyName(p.LocalInternal),
-				ProxyProtocol: proxyProtocolName(p.ProxyProtocol), Forwarding: forwardingName(p.Direct),
+				ProxyProtocol: proxyProtocolName(p.ProxyProtocol), Forwarding: forwardingName(p),
 				Limits:    limitsView(p, open),
 				Topology4: topologyName(p.Topology[0]), Topology6: topologyName(p.Topology[1]),
 			})
@@ -86,10 +86,13 @@ func proxyProtocolName(on bool) string {
 	return ""
 }
 
-// forwardingName returns direct, or nothing for the usual translation.
-func forwardingName(direct bool) string {
-	if direct {
+// forwardingName returns direct, routed, or nothing for the usual translation.
+func forwardingName(p *services.Service) string {
+	switch {
+	case p.Direct:
 		return "direct"
+	case p.Routed:
+		return "routed"
 	}
 	return ""
 }

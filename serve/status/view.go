@@ -50,7 +50,7 @@ type ServiceView struct {
 	Topology4 string `json:"topologyIPv4,omitempty"`
 	Topology6 string `json:"topologyIPv6,omitempty"`
 	// Forwarding is direct if the backends are nodes, which get packets untranslated in a tunnel
-	// and answer clients directly.
+	// and answer clients directly; routed if backends get clients' addresses by policy Cluster.
 	Forwarding string `json:"forwarding,omitempty"`
 	// ProxyProtocol is the version of the header in front of TCP clients' bytes: v2, or none.
 	ProxyProtocol string `json:"proxyProtocol,omitempty"`

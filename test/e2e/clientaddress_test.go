@@ -12,6 +12,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -412,4 +413,53 @@ func (l *lab) killAndStart() {
 	if err := l.gate.Start(l.ctx); err != nil {
 		l.t.Error(err)
 	}
+}
+
+// TestRouted: backends of a routed Service see the clients' addresses by policy Cluster, also of
+// connections to a node port. Without a route back through the gateway clients get no answer, and
+// the Service has a problem.
+func TestRouted(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}})
+	routed := launch.Service{Name: "keep", Port: webPort, NodePort: 30090, VIPs: []string{keepVIP4, keepVIP6},
+		Endpoints: endpoints(l.Backends...), Annotations: map[string]string{"sluice.dev/forwarding": "routed"}}
+	l.apply(routed)
+	l.applied()
+	client := l.Clients[0]
+	load := func(target netip.AddrPort, requests int) *topo.Result {
+		r, err := client.HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{target}, Requests: requests,
+			Concurrency: 4, Timeout: machine.Slower(2 * time.Second)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for target, want := range map[netip.AddrPort]string{
+		at(keepVIP4, webPort): client.Addr4().String(), at(keepVIP6, webPort): client.Addr6().String(),
+		netip.AddrPortFrom(l.Gateway.Addr4(), 30090): client.Addr4().String(),
+	} {
+		if r := load(target, 200); r.Failed() > 0 || r.Clients[want] != 200 {
+			t.Errorf("%v: errors %v, client addresses seen %v, want %s", target, r.Errors, r.Clients, want)
+		}
+	}
+	l.checkLaws()
+
+	// The answers to clients go to a next hop that does not exist.
+	clients := netip.PrefixFrom(client.Addr4(), 24).Masked()
+	deadHop := netip.AddrFrom4([4]byte{10, 72, 0, 250})
+	for _, b := range l.Backends {
+		err := errors.Join(b.Neighbour("eth0", [6]byte{2, 0, 0, 0, 0, 1}, deadHop), b.Route(clients, deadHop))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := load(at(keepVIP4, webPort), 20); r.Failed() != 20 {
+		t.Errorf("%d of 20 requests failed without a route for the answers", r.Failed())
+	}
+	l.within("a problem", func() bool {
+		st, err := l.gate.Client.Status(l.ctx, false)
+		return err == nil && slices.ContainsFunc(st.Problems, func(p status.ProblemView) bool {
+			return strings.Contains(p.Message, "do not return through this gateway")
+		})
+	})
 }
