@@ -173,9 +173,9 @@ func (t *Table) Resolve(a header.Addr) {
 	}
 }
 
-// ResolveFirst is Resolve for a destination that no sender can invent: a backend, the client of an
-// established connection, or an address that was resolved before. Such requests have a separate
-// queue.
+// ResolveFirst is Resolve for a destination that no sender of packets can invent: a backend, the
+// client of an established connection, or an address that was resolved before. Such requests have a
+// separate queue. The author of an EndpointSlice can invent backends, so they are bounded as well.
 func (t *Table) ResolveFirst(a header.Addr) {
 	select {
 	case t.first <- Request{a}:

@@ -33,6 +33,8 @@ type fakeKernel struct {
 	ch         chan []event
 	reads      int
 	used       map[netip.Addr]int
+	onUse      func(netip.Addr) // unless nil, called by use
+	refuses    error            // of use
 	// verified counts the calls of verify.
 	verified map[netip.Addr]int
 }
@@ -77,8 +79,12 @@ func (k *fakeKernel) events() <-chan []event {
 }
 
 func (k *fakeKernel) use(_ int, a netip.Addr) error {
-	k.set(func() { k.used[a]++ })
-	return nil
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.used[a]++; k.onUse != nil {
+		k.onUse(a)
+	}
+	return k.refuses
 }
 
 func (k *fakeKernel) verify(_ int, a netip.Addr) error {
@@ -407,12 +413,12 @@ func TestFixedNeighboursUseNoProbes(t *testing.T) {
 func TestProbesOfDeadDestinationAreLimitedAndEnd(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		dst := netip.MustParseAddr("10.0.0.7")
-		for range 1000 { // ten seconds of packets
+		for range 3000 { // 30 seconds of packets
 			m.table.Resolve(addr("10.0.0.7"))
 			m.settle(10 * time.Millisecond)
 		}
-		if n := k.asked(dst); n < 4 || n > 5 { // after 0, 1, 3, 7 s
-			t.Errorf("asked %d times in 10 s", n)
+		if n := k.asked(dst); n != 5 { // after 0, 4, 12, 20, 28 s
+			t.Errorf("asked %d times in 30 s, want 5", n)
 		}
 		m.settle(6 * time.Minute)
 		if s := m.Status(); s.Neighbours != 0 || s.Hops != 0 {

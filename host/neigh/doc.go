@@ -70,14 +70,17 @@
 // not failed: after the kernel has removed an entry, the last address stays in use until the kernel
 // answers the new request.
 //
-// Senders with invented addresses cause packets to as many destinations on a link. So workers have
-// two queues of requests. First requests are for backends, for clients of established connections
-// and for destinations that were resolved before. At most 1024 destinations of this kind that have
-// never answered are tracked, and each is requested again every second. Of all other destinations
-// at most 1024 are tracked. A new one replaces the destination with the oldest request of the
-// prefix (/24, /64) that has the most. The kernel gets at most 256 requests a second for them
-// (unknownPerSecond). One prefix may use half, a second one a quarter and so on. They take at most
-// three quarters of its neighbour table (gc_thresh3 is 1024 by default).
+// Senders with invented addresses cause packets to as many destinations on a link, and an author of
+// EndpointSlices has as many endpoints. The kernel asks for each for 3 s, cannot remove its entry
+// meanwhile, and with 1024 entries (gc_thresh3) refuses every new neighbour of the node. So
+// requests that have no answer yet have budgets, which together leave a quarter of that table.
+// Workers have two queues of requests. First requests are for backends, for clients of established
+// connections and for destinations that were resolved before; of destinations that have never
+// answered, at most 4096 of this kind are tracked, and 192 requested at a time. Of all other
+// destinations at most 1024 are tracked, and 384 requested at a time. A new one replaces the
+// destination with the oldest request, here of the prefix (/24, /64) that has the most. One prefix
+// may use half of a budget, a second one a quarter and so on; repeated requests may use half. They
+// are made after 4 s, then every 8 s. An answer ends a request, and makes room at once.
 //
 // # Hops and generations
 //

@@ -82,14 +82,15 @@ type Mirror struct {
 	routes     *bart.Table[nexthop.Route] // the published routes: targets with hops, and host routes
 	generation uint32                     // of the published View
 	ids        *hopIDs
-	known      map[neighKey]usableNeighbour // all usable neighbours of the kernel on served links
-	tracked    map[neighKey]*neighbour      // gateways, and neighbours that workers requested
-	waiting    waiting                      // tracked neighbours that have never answered
-	budget     budget                       // of requests to the kernel
-	forgotAt   time.Time                    // last call of forgetHosts
-	rules      []string                     // warnings: policy rules that the mirror ignores
-	multipath  []string                     // warnings: multipath routes with one nexthop in use
-	pace       pace                         // when the topology is read next
+	known      usableNeighbours        // shared
+	tracked    map[neighKey]*neighbour // gateways, and neighbours that workers requested
+	waiting    waiting                 // tracked neighbours that have never answered
+	first      *budget                 // of requests to the kernel for first requests
+	unknown    *budget                 // of its other ones for waiting hosts
+	forgotAt   time.Time               // last call of forgetHosts
+	rules      []string                // warnings: policy rules that the mirror ignores
+	multipath  []string                // warnings: multipath routes with one nexthop in use
+	pace       pace                    // when the topology is read next
 	counts     struct{ readings, lost, drift uint64 }
 
 	addresses        atomic.Pointer[[]Address]    // shared
@@ -128,7 +129,8 @@ func New(c Config) (*Mirror, error) {
 		links: slices.Clone(c.Links), host: c.HostLink,
 		targets: new(bart.Table[target]), generation: firstGeneration(),
 		ids:   newHopIDs(c.Table, c.HopGrace),
-		known: make(map[neighKey]usableNeighbour), tracked: make(map[neighKey]*neighbour),
+		known: usableNeighbours{by: make(map[neighKey]usableNeighbour)}, tracked: make(map[neighKey]*neighbour),
+		first: newBudget(mostFirst), unknown: newBudget(mostUnknown),
 		addressesChanged: wake.NewFlag(), ready: make(chan struct{}), wake: wake.NewFlag(),
 	}, nil
 }

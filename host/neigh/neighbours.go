@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -27,7 +28,8 @@ type neighbour struct {
 	usedAt      time.Time     // last call of kernel.use or kernel.verify
 	verifiedAt  time.Time     // last call of kernel.verify
 	sentAt      time.Time     // when keepFresh last noticed packets to it
-	silent      int           // unknown: requests to the kernel without an answer
+	silent      int           // waiting: requests to the kernel without an answer
+	charge      *charge       // of the last one; nil if there is none
 	list        *list.List    // its list in waiting; nil if it is not waiting
 	place       *list.Element // in list
 }
@@ -35,9 +37,9 @@ type neighbour struct {
 const (
 	// retryInterval is the interval of requests for a neighbour that does not answer.
 	retryInterval = time.Second
-	// maxRetryDoubles bounds the doublings of that interval, up to 8 s, for one that has never
-	// answered.
-	maxRetryDoubles = 3
+	// silentInterval is the first such interval for one that has never answered: the kernel itself
+	// asks three times in 3 s. Later ones are twice as long.
+	silentInterval = 4 * time.Second
 	// usesPerTick bounds the calls of kernel.use and kernel.verify together in one second. If more
 	// neighbours are in use than it allows in a VerifyInterval (2560), each is verified less often.
 	usesPerTick = 512
@@ -56,6 +58,45 @@ type usableNeighbour struct {
 	fixed bool
 }
 
+// usableNeighbours has the usable neighbours of the kernel on served links. Only the goroutine of
+// Run changes them.
+type usableNeighbours struct {
+	mu sync.RWMutex // guards by
+	by map[neighKey]usableNeighbour
+}
+
+func (u *usableNeighbours) get(k neighKey) (usableNeighbour, bool) {
+	u.mu.RLock()
+	defer u.mu.RUnlock()
+	n, ok := u.by[k]
+	return n, ok
+}
+
+func (u *usableNeighbours) put(k neighKey, n usableNeighbour) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.by[k] = n
+}
+
+func (u *usableNeighbours) remove(k neighKey) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.by, k)
+}
+
+// removeAllBut removes the neighbours that are not to be kept, and returns them.
+func (u *usableNeighbours) removeAllBut(kept func(neighKey) bool) (removed []neighKey) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for k := range u.by {
+		if !kept(k) {
+			removed = append(removed, k)
+			delete(u.by, k)
+		}
+	}
+	return removed
+}
+
 // neighbourChanged applies an announcement, or one entry of a reading. It reports whether a tracked
 // neighbour changed.
 func (m *Mirror) neighbourChanged(kn *netlink.Neigh, gone bool) bool {
@@ -65,13 +106,16 @@ func (m *Mirror) neighbourChanged(kn *netlink.Neigh, gone bool) bool {
 	}
 	mac, usable := usableMAC(kn)
 	if gone || !usable {
-		delete(m.known, key)
+		m.known.remove(key)
 	} else {
-		m.known[key] = usableNeighbour{mac, kn.State&fixed != 0}
+		m.known.put(key, usableNeighbour{mac, kn.State&fixed != 0})
 	}
 	n := m.tracked[key]
 	if n == nil {
 		return false
+	}
+	if (gone || usable || kn.State&netlink.NUD_FAILED != 0) && n.charge.end() && n.first {
+		defer m.requestNext()
 	}
 	switch {
 	case gone:
@@ -146,11 +190,7 @@ func (m *Mirror) readNeighbours() (int, error) {
 			}
 		}
 	}
-	for key := range m.known {
-		if _, ok := seen[key]; ok {
-			continue
-		}
-		delete(m.known, key)
+	for _, key := range m.known.removeAllBut(func(k neighKey) bool { _, ok := seen[k]; return ok }) {
 		if n := m.tracked[key]; n != nil {
 			differences++
 			m.useAgain(n)
@@ -163,7 +203,7 @@ func (m *Mirror) readNeighbours() (int, error) {
 func (m *Mirror) track(key neighKey, gateway bool) *neighbour {
 	n := m.tracked[key]
 	if n == nil {
-		entry, ready := m.known[key]
+		entry, ready := m.known.get(key)
 		n = &neighbour{key: key, mac: entry.mac, ready: ready}
 		m.tracked[key] = n
 	}
@@ -174,7 +214,7 @@ func (m *Mirror) track(key neighKey, gateway bool) *neighbour {
 }
 
 // resolve handles a worker's request for a destination without a hop, or whose hop is not ready. It
-// ignores requests that are not first, for unknown destinations, beyond their budget.
+// ignores requests for unknown destinations without a place.
 func (m *Mirror) resolve(a header.Addr, first bool) {
 	t, ok := m.targets.Lookup(a.Netip())
 	if !ok || t.kind != nexthop.OnLink {
@@ -184,8 +224,7 @@ func (m *Mirror) resolve(a header.Addr, first bool) {
 	if t.via != (header.Addr{}) {
 		key.addr = t.via
 	}
-	if _, known := m.known[key]; !known && !first && key.addr == a && m.tracked[key] == nil &&
-		!m.budget.allows(groupOf(key), m.now()) {
+	if _, known := m.known.get(key); !known && key.addr == a && m.tracked[key] == nil && !m.mayWait(key, first) {
 		return
 	}
 	n := m.track(key, t.via != (header.Addr{}))
@@ -209,21 +248,25 @@ func (m *Mirror) resolve(a header.Addr, first bool) {
 func (m *Mirror) use(n *neighbour) (requested bool) {
 	now := m.now()
 	interval := m.probeInterval
-	entry, known := m.known[n.key]
+	entry, known := m.known.get(n.key)
 	if entry.fixed {
 		return false
 	}
 	if !n.ready || !known {
 		interval = retryInterval
 	}
-	if n.unknown() { // a silent one leaves more of the budget to others
-		interval <<= max(0, min(n.silent-1, maxRetryDoubles))
+	if n.waits() && n.silent > 0 { // a silent one leaves more of the budget to others
+		interval = silentInterval << min(n.silent-1, 1)
 	}
 	if now.Sub(n.usedAt) < interval || !m.devices[int(n.key.dev)].up {
 		return false
 	}
-	if n.unknown() && !known && !m.budget.take(groupOf(n.key), now) {
-		return false
+	if n.waits() && !known {
+		c := m.budgetOf(n.first).take(groupOf(n.key), n.silent > 0, now)
+		if c == nil {
+			return false
+		}
+		n.charge = c
 	}
 	n.usedAt = now
 	n.silent++
@@ -252,8 +295,10 @@ func (m *Mirror) verifyUsed() int {
 			n.sentAt = now
 		}
 		if n.ready && now.Sub(n.sentAt) < m.verifyEvery && now.Sub(n.verifiedAt) >= m.verifyEvery &&
-			!m.known[n.key].fixed && m.devices[int(n.key.dev)].up {
-			due = append(due, n)
+			m.devices[int(n.key.dev)].up {
+			if entry, _ := m.known.get(n.key); !entry.fixed {
+				due = append(due, n)
+			}
 		}
 	}
 	if len(due) > usesPerTick {
@@ -294,7 +339,7 @@ func (m *Mirror) keepFresh() {
 				m.forget(n)
 				continue
 			}
-			if idle >= m.probeInterval || n.unknown() {
+			if idle >= m.probeInterval || n.waits() && !n.first {
 				continue // no worker sends to it, or workers repeat their requests
 			}
 		}

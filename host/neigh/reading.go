@@ -117,11 +117,7 @@ func (m *Mirror) forgetUnserved() {
 		d, ok := m.devices[int(k.dev)]
 		return ok && d.link != noLink
 	}
-	for k := range m.known {
-		if !served(k) {
-			delete(m.known, k)
-		}
-	}
+	m.known.removeAllBut(served)
 	for k, n := range m.tracked {
 		if !served(k) {
 			m.forget(n)

@@ -40,7 +40,7 @@ func (m *Mirror) publish() {
 	m.routes = routes
 	m.table.Publish(&nexthop.View{Generation: m.generation, Routes: routes})
 	for _, n := range m.tracked {
-		if !n.unknown() {
+		if !n.waits() {
 			m.use(n) // new gateways
 		}
 	}

@@ -10,19 +10,29 @@ const (
 	// maxPending bounds the requested neighbours that have never answered: senders with spoofed
 	// addresses can cause packets to any destination on a link.
 	maxPending = 1024
-	// maxFirst bounds the neighbours of first requests that have never answered.
-	maxFirst = 1024
-	// unknownPerSecond bounds the requests to the kernel for destinations that have never answered
-	// and that only packets name. The kernel keeps each for 3 s (mcast_solicit times
-	// retrans_time_ms), and has room for 1024 entries of the whole node (gc_thresh3): these take at
-	// most three quarters of it.
-	unknownPerSecond = 256
+	// maxFirst bounds the neighbours of first requests that have never answered: as many as a /20
+	// has.
+	maxFirst = 4096
+)
+
+// Bounds of the addresses that the kernel asks for without an answer. Meanwhile it cannot remove
+// their entries. With 1024 entries (gc_thresh3) it refuses every new neighbour of the node, for any
+// program. Both bounds together leave 448 entries.
+const (
+	// mostUnknown is for destinations that only packets name.
+	mostUnknown = 384
+	// mostFirst is for first requests: the author of an EndpointSlice can invent endpoints.
+	mostFirst = 192
+
+	// unansweredFor is how long a request counts: the kernel asks for 3 s (mcast_solicit times
+	// retrans_time_ms), and its timers are late.
+	unansweredFor = 3500 * time.Millisecond
 )
 
 // waiting has the hosts that have never answered. Hosts of first requests (backends, clients of
 // established connections) have a separate list. The others are in lists by prefix: if there are
 // too many, the host with the oldest request of the prefix that has the most hosts is dropped.
-// Workers repeat requests for a destination in use, but not for an invented one.
+// Workers repeat requests for a destination in use.
 //
 // Invariant: no hop and no route leads to a waiting host, so it can be dropped without a new View.
 type waiting struct {
@@ -51,9 +61,6 @@ func groupOf(k neighKey) group {
 
 // waits reports whether n belongs in waiting.
 func (n *neighbour) waits() bool { return n.host && !n.ready && !n.gateway && !n.hosted }
-
-// unknown reports whether n is waiting and only packets that any sender may send name it.
-func (n *neighbour) unknown() bool { return !n.first && n.waits() }
 
 func (w *waiting) len() int { return w.first.Len() + w.unknowns }
 
@@ -122,28 +129,84 @@ func (m *Mirror) forget(n *neighbour) {
 	delete(m.tracked, n.key)
 }
 
-// budget is the remaining part of unknownPerSecond. A group may use half of the part that the other
-// groups have left: one flooded group leaves half for the others, two leave a quarter.
+// budget bounds the requests to the kernel that have no answer yet. A group may take half of the
+// part that the other groups have left: one flooded group leaves half for the others, two leave a
+// quarter. Repeated requests may take half of the budget: a new host does not wait until the hosts
+// that do not answer are forgotten.
 type budget struct {
-	since time.Time
-	left  int
-	taken map[group]int
+	most    int
+	pending int
+	taken   map[group]int
+	charges []*charge // oldest first
 }
+
+// charge is a request that counts against a budget until its end.
+type charge struct {
+	of    *budget
+	group group
+	at    time.Time
+	ended bool
+}
+
+func newBudget(most int) *budget { return &budget{most: most, taken: make(map[group]int)} }
 
 // allows reports whether a group may make another request.
-func (b *budget) allows(g group, now time.Time) bool {
-	if b.taken == nil || now.Sub(b.since) >= time.Second {
-		b.since, b.left, b.taken = now, unknownPerSecond, make(map[group]int)
+func (b *budget) allows(g group, repeated bool, now time.Time) bool {
+	for len(b.charges) > 0 && now.Sub(b.charges[0].at) >= unansweredFor {
+		b.charges[0].end()
+		b.charges = b.charges[1:]
 	}
-	return b.taken[g] < b.left
+	most := b.most
+	if repeated {
+		most /= 2
+	}
+	return b.taken[g] < most-b.pending
 }
 
-// take is allows, but also counts the request.
-func (b *budget) take(g group, now time.Time) bool {
-	if !b.allows(g, now) {
+// take is allows, but also counts the request. It returns nil if there is no room.
+func (b *budget) take(g group, repeated bool, now time.Time) *charge {
+	if !b.allows(g, repeated, now) {
+		return nil
+	}
+	c := &charge{of: b, group: g, at: now}
+	b.charges = append(b.charges, c)
+	b.taken[g]++
+	b.pending++
+	return c
+}
+
+// end ends a charge: the kernel no longer asks. It reports whether it was pending. c may be nil.
+func (c *charge) end() bool {
+	if c == nil || c.ended {
 		return false
 	}
-	b.taken[g]++
-	b.left--
+	c.ended = true
+	c.of.pending--
+	if c.of.taken[c.group]--; c.of.taken[c.group] == 0 {
+		delete(c.of.taken, c.group)
+	}
 	return true
+}
+
+// budgetOf returns the budget of first requests, or of others.
+func (m *Mirror) budgetOf(first bool) *budget {
+	if first {
+		return m.first
+	}
+	return m.unknown
+}
+
+// mayWait reports whether a host that has never answered may be tracked for a request: it has a
+// place of its own, or may take that of another one because the kernel can be asked now.
+func (m *Mirror) mayWait(key neighKey, first bool) bool {
+	return first && m.waiting.first.Len() < maxFirst || m.budgetOf(first).allows(groupOf(key), false, m.now())
+}
+
+// requestNext makes the request that waited longest among first requests with room in the budget.
+func (m *Mirror) requestNext() {
+	for e := m.waiting.first.Front(); e != nil; e = e.Next() {
+		if m.use(e.Value.(*neighbour)) {
+			return
+		}
+	}
 }

@@ -115,31 +115,100 @@ func TestEvictedHost(t *testing.T) {
 
 // TestLookupsOfRandomDestinationsAreBounded: a flood of 10,000 destinations a second leads to so
 // few requests that the kernel's neighbour table has room, also while routes change. A flood to one
-// prefix leaves requests for others.
+// prefix leaves requests for others. First requests are no exception: the author of an
+// EndpointSlice invents endpoints.
 func TestLookupsOfRandomDestinationsAreBounded(t *testing.T) {
+	for name, first := range map[string]bool{"clients": false, "endpoints": true} {
+		t.Run(name, func(t *testing.T) { lookupsOfRandomDestinations(t, first) })
+	}
+}
+
+func lookupsOfRandomDestinations(t *testing.T, first bool) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
+		resolve, most := m.table.Resolve, mostUnknown
+		if first {
+			resolve, most = m.table.ResolveFirst, mostFirst
+		}
+		request := func(ip string) {
+			resolve(addr(ip))
+			synctest.Wait()
+		}
 		m.settle(500 * time.Millisecond) // between two ticks
 		const seconds, perSecond = 5, 10_000
+		var asked [seconds]int // in all, after each second
 		for second := range seconds {
-			m.flood(second*perSecond, perSecond)
+			for n := range perSecond {
+				request(invented(second*perSecond + n))
+			}
 			k.set(func() {
 				k.top.routes = append(k.top.routes, route("192.0.2.0/24", via("10.0.0.1")))
 			})
 			k.ch <- []event{{kind: topologyChanged}}
 			m.settle(time.Second)
+			asked[second] = k.askedOf(0, seconds*perSecond)
+			before := 0 // the kernel still asks for those of the last 3 s
+			if second >= 3 {
+				before = asked[second-3]
+			}
+			if asked[second]-before > most {
+				t.Errorf("second %d: the kernel asks for %d, want at most %d", second, asked[second]-before, most)
+			}
 		}
-		asked := k.askedOf(0, seconds*perSecond)
-		if most := unknownPerSecond * seconds; asked < most/2 || asked > most {
-			t.Errorf("asked %d times, want at most %d", asked, most)
+		if all := asked[seconds-1]; all < most {
+			t.Errorf("asked %d times, want at least %d", all, most)
 		}
-		for n := range 2 * unknownPerSecond {
-			m.table.Resolve(addr(netip.AddrFrom4([4]byte{10, 77, 0, byte(n)}).String()))
-			synctest.Wait()
+		m.settle(unansweredFor)
+		for n := range 2 * mostUnknown {
+			request(netip.AddrFrom4([4]byte{10, 77, 0, byte(n)}).String())
 		}
-		m.table.Resolve(addr("10.78.0.1"))
-		synctest.Wait()
+		request("10.78.0.1")
 		if k.asked(netip.MustParseAddr("10.78.0.1")) != 1 {
 			t.Error("one prefix takes all requests")
+		}
+	})
+}
+
+// TestDeadEndpointsLeaveRoom: while 1,000 endpoints in a /22 do not answer and packets to all of
+// them continue, an endpoint in each of its networks that is requested for the first time is
+// looked up at once.
+func TestDeadEndpointsLeaveRoom(t *testing.T) {
+	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
+		const seconds = 90 // until all were requested once
+		for second := range seconds {
+			for n := range 1000 {
+				m.table.ResolveFirst(addr(netip.AddrFrom4([4]byte{10, 0, byte(n / 250), byte(n % 250)}).String()))
+				synctest.Wait()
+			}
+			if second >= seconds-4 {
+				honest := netip.AddrFrom4([4]byte{10, 0, byte(seconds - 1 - second), 254})
+				m.table.ResolveFirst(addr(honest.String()))
+				synctest.Wait()
+				if k.asked(honest) != 1 {
+					t.Errorf("second %d: %v is not looked up", second, honest)
+				}
+			}
+			m.settle(time.Second)
+		}
+	})
+}
+
+// TestManyNewBackends: endpoints that answer take no room, so 1,000 at once, in one network, are
+// looked up without delay.
+func TestManyNewBackends(t *testing.T) {
+	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
+		var asked []netip.Addr
+		k.onUse = func(a netip.Addr) { asked = append(asked, a) }
+		for n := range 1000 {
+			m.table.ResolveFirst(addr(netip.AddrFrom4([4]byte{10, 0, byte(n / 250), byte(n % 250)}).String()))
+			synctest.Wait()
+		}
+		for n := 0; n < len(asked); n++ { // an answer makes room for another request
+			k.ch <- []event{{neighbourChanged, neighbourEvent(asked[n].String(), netlink.NUD_REACHABLE, 2, 1, 1, 1, 1,
+				1)}}
+			synctest.Wait()
+		}
+		if len(asked) != 1000 {
+			t.Errorf("%d were looked up, want 1000", len(asked))
 		}
 	})
 }
