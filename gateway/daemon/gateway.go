@@ -266,8 +266,12 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 		list = append(list, status.Failed("steering", "the kernel program does not redirect all packets of Services: "+
 			err.Error()))
 	}
-	for _, w := range d.mirror.Status().Warnings {
+	routes := d.mirror.Status()
+	for _, w := range routes.Warnings {
 		list = append(list, status.Warning("routes", w))
+	}
+	if routes.Full != "" {
+		list = append(list, status.Failed("neighbours", routes.Full))
 	}
 	list = append(list, sandboxCondition(d.sandbox), d.seed.condition())
 	list = append(list, d.host.condition()...)

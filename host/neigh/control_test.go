@@ -427,6 +427,37 @@ func TestProbesOfDeadDestinationAreLimitedAndEnd(t *testing.T) {
 	})
 }
 
+// TestFullTable: that the kernel refuses new neighbours is reported, and the request is repeated.
+func TestFullTable(t *testing.T) {
+	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
+		dst := netip.MustParseAddr("10.0.0.7")
+		for _, tc := range []struct {
+			name string
+			err  error
+			want string // in Status.Full
+		}{
+			{"another error", fmt.Errorf("resolve: %w", unix.ENETDOWN), ""},
+			{"table full", fmt.Errorf("resolve: %w", unix.ENOBUFS), "net.ipv4.neigh.default.gc_thresh3"},
+		} {
+			k.set(func() { k.refuses = tc.err })
+			m.table.ResolveFirst(addr("10.0.0.7"))
+			m.settle(2 * time.Second)
+			if got := m.Status().Full; !strings.Contains(got, tc.want) || (got == "") != (tc.want == "") {
+				t.Errorf("%s: %q", tc.name, got)
+			}
+		}
+		before := k.asked(dst)
+		k.set(func() { k.refuses = nil })
+		m.settle(2 * time.Second)
+		if k.asked(dst) == before {
+			t.Error("not requested again")
+		}
+		if m.settle(time.Minute); m.Status().Full != "" {
+			t.Errorf("a minute later: %q", m.Status().Full)
+		}
+	})
+}
+
 func TestRandomDestinationsAreBounded(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		for i := range 3 * maxPending {

@@ -87,6 +87,7 @@ type Mirror struct {
 	waiting    waiting                 // tracked neighbours that have never answered
 	first      *budget                 // of requests to the kernel for first requests
 	unknown    *budget                 // of its other ones for waiting hosts
+	full       tableFull               // reported
 	forgotAt   time.Time               // last call of forgetHosts
 	rules      []string                // warnings: policy rules that the mirror ignores
 	multipath  []string                // warnings: multipath routes with one nexthop in use

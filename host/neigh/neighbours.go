@@ -271,7 +271,9 @@ func (m *Mirror) use(n *neighbour) (requested bool) {
 	n.usedAt = now
 	n.silent++
 	if err := m.kernel.use(int(n.key.dev), n.key.addr.Netip()); err != nil {
-		m.log.Debug("neighbour not resolved", "error", err)
+		n.silent--
+		n.charge.end()
+		m.refused(n, err)
 	}
 	return true
 }
@@ -308,7 +310,7 @@ func (m *Mirror) verifyUsed() int {
 	for _, n := range due {
 		n.verifiedAt, n.usedAt = now, now
 		if err := m.kernel.verify(int(n.key.dev), n.key.addr.Netip()); err != nil {
-			m.log.Debug("neighbour not verified", "error", err)
+			m.refused(n, err)
 		}
 	}
 	return len(due)

@@ -1,8 +1,10 @@
 package neigh
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -19,6 +21,7 @@ type Status struct {
 	LostEvents uint64   // times the kernel dropped announcements to the mirror
 	Drift      uint64   // neighbours that a reading found changed without an announcement
 	Warnings   []string // kernel settings that the mirror ignores
+	Full       string   // why the kernel refuses new neighbours; empty if it did not for a minute
 }
 
 // Status returns the current status; safe for any goroutine.
@@ -35,10 +38,40 @@ func (m *Mirror) report() {
 		Readings: m.counts.readings, LostEvents: m.counts.lost, Drift: m.counts.drift, Warnings: slices.Concat(m.rules,
 			m.multipath),
 	}
+	if !m.full.at.IsZero() && m.now().Sub(m.full.at) < fullFor {
+		s.Full = m.full.why
+	}
 	if m.routes != nil {
 		s.Prefixes = m.routes.Size()
 	}
 	m.status.Store(s)
+}
+
+// tableFull is the last refusal of a new neighbour by the kernel.
+type tableFull struct {
+	at  time.Time
+	why string
+}
+
+// fullFor is how long a refusal is reported.
+const fullFor = time.Minute
+
+// refused logs an error of a request to the kernel, and reports that the neighbour table is full.
+func (m *Mirror) refused(n *neighbour, err error) {
+	m.log.Debug("neighbour not requested", "error", err)
+	if !errors.Is(err, unix.ENOBUFS) {
+		return
+	}
+	family := "ipv6"
+	if n.key.addr.Is4() {
+		family = "ipv4"
+	}
+	m.full = tableFull{m.now(), fmt.Sprintf("the kernel's neighbour table is full, and new hosts of a link cannot be "+
+		"reached by any program of the node: raise net.%s.neigh.default.gc_thresh3", family)}
+	if was := m.Status().Full; was == "" {
+		m.log.Warn(m.full.why)
+		m.report()
+	}
 }
 
 // readRules finds policy rules that the mirror ignores, and logs new ones.
