@@ -43,10 +43,11 @@ func reserve(k objects.CheckKind) time.Duration {
 }
 
 // laneKey names a lane. Passive checks have lanes of their own: they do not wait behind active
-// checks of the namespace.
+// checks of the namespace. Endpoints whose address is unresolved have, too: others do not wait
+// behind them.
 type laneKey struct {
-	namespace string
-	passive   bool
+	namespace           string
+	passive, unresolved bool
 }
 
 // lane holds the endpoints of a namespace whose check is due and waits for room, the earliest
@@ -57,6 +58,7 @@ type lane struct {
 	listed   bool // in Tracker.waiting
 	blocked  bool // it has no room, in this call of admit
 	underWay int
+	lookups  int // in Tracker.lookups
 	left     bucket
 	// served is the virtual time of start-time fair queueing: the lane's processor time since it
 	// began to wait, plus Tracker.served at that time. The lane with the least is served first.
@@ -90,7 +92,7 @@ func (t *Tracker) share(of int64) int64 {
 
 // wait puts a due endpoint into the lane of its namespace.
 func (t *Tracker) wait(e *endpoint) {
-	k := laneKey{e.name.Namespace, e.passive}
+	k := laneKey{e.name.Namespace, e.passive, t.unresolved(e)}
 	l := t.lanes[k]
 	if l == nil {
 		l = &lane{}
@@ -119,10 +121,12 @@ func (t *Tracker) unqueue(e *endpoint) {
 	t.queue.Remove(e)
 }
 
-// admit starts checks of the lanes, until none has room. Checks that wait for processor time are
-// tried again at retry; checks that wait for the end of other checks are tried after Done.
+// admit starts checks of the lanes, until none has room. Checks that wait for processor time or
+// lookups are tried again at retry; checks that wait for the end of other checks are tried after
+// Done.
 func (t *Tracker) admit(now time.Time, list []Start) []Start {
 	t.retry = time.Time{}
+	t.endLookups(now)
 	t.left.fill(t.perSecond(), now)
 	t.waiting = slices.DeleteFunc(t.waiting, func(l *lane) bool {
 		l.blocked, l.listed = false, l.waiting > 0
@@ -145,10 +149,11 @@ func (t *Tracker) admit(now time.Time, list []Start) []Start {
 	}
 }
 
-// retryAfter is how long Due waits for processor time.
+// retryAfter is how long Due waits for processor time, or for the end of lookups.
 const retryAfter = 10 * time.Millisecond
 
-// room reports whether the first endpoint of a lane may be checked now.
+// room reports whether the first endpoint of a lane may be checked now. If so, it counts the
+// lookup.
 //
 // A lane has at most the namespace's share of MostUnderWay, and no more than is free: n namespaces
 // that take all they can leave a part of n+1 free, so that another one's checks start at once.
@@ -158,15 +163,18 @@ func (t *Tracker) room(l *lane, e *endpoint, now time.Time) bool {
 	if l.underWay >= min(share, limit-t.underWay) {
 		return false
 	}
-	if e.passive { // bounded by maxChecking
-		return true
+	if !e.passive { // these are bounded by maxChecking
+		l.left.fill(time.Duration(t.share(int64(t.perSecond()))), now)
+		if t.left.left <= 0 || l.left.left <= 0 {
+			t.retry = now.Add(retryAfter)
+			return false
+		}
 	}
-	l.left.fill(time.Duration(t.share(int64(t.perSecond()))), now)
-	if t.left.left > 0 && l.left.left > 0 {
-		return true
+	if !t.lookUp(l, e, now) {
+		t.retry = now.Add(retryAfter)
+		return false
 	}
-	t.retry = now.Add(retryAfter)
-	return false
+	return true
 }
 
 func (t *Tracker) begin(l *lane, e *endpoint, now time.Time) Start {
@@ -201,7 +209,7 @@ func (t *Tracker) release(s *Start, r *Result) {
 // sweepLanes forgets lanes that hold nothing.
 func (t *Tracker) sweepLanes(now time.Time) {
 	for k, l := range t.lanes {
-		if l.waiting > 0 || l.underWay > 0 || l.listed {
+		if l.waiting > 0 || l.underWay > 0 || l.lookups > 0 || l.listed {
 			continue
 		}
 		if now.Sub(l.left.at) > bucketTime {

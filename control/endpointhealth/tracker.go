@@ -24,6 +24,11 @@ type Config struct {
 	// MostUnderWay bounds the checks under way, of all namespaces; 0 stands for the constant of the
 	// same name. One namespace may have NamespaceShare percent of this bound.
 	MostUnderWay int
+	// Unresolved reports whether a check of an address makes the kernel ask for it on a link. At
+	// most MostUnresolved such addresses are checked at a time; one namespace may have
+	// NamespaceShare percent of this bound. nil: no bound.
+	Unresolved     func(netip.Addr) bool
+	MostUnresolved int
 	// Random returns a number from 0 to n-1.
 	Random func(n int64) int64
 }
@@ -51,6 +56,7 @@ type Tracker struct {
 	lanes    map[laneKey]*lane
 	waiting  []*lane
 	underWay int
+	lookups  []lookup
 	left     bucket
 	served   time.Duration
 	retry    time.Time
@@ -153,6 +159,7 @@ func New(cfg Config) *Tracker {
 // Configure changes the configuration.
 func (t *Tracker) Configure(cfg Config, now time.Time) {
 	cfg.Random, cfg.MostUnderWay = t.cfg.Random, t.cfg.MostUnderWay
+	cfg.Unresolved, cfg.MostUnresolved = t.cfg.Unresolved, t.cfg.MostUnresolved
 	was := t.cfg
 	t.cfg = cfg
 	if was.Passive && !cfg.Passive {

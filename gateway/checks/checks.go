@@ -28,8 +28,9 @@ import (
 
 // Config configures a Runner.
 type Config struct {
-	Log      *slog.Logger
-	Settings endpointhealth.Config // Random is set by New
+	Log *slog.Logger
+	// Settings are the tracker's. New sets Random and MostUnderWay.
+	Settings endpointhealth.Config
 	// Own reports whether an address belongs to this node. Such an address is not checked:
 	// otherwise users who may write EndpointSlices could reach ports that the node's firewall
 	// closes to the network.
@@ -171,7 +172,7 @@ func (r *Runner) Run(ctx context.Context) {
 }
 
 // step starts the checks that are due, and returns the time until the next one. It holds no lock
-// during calls of other packages, which have their own locks.
+// during calls of other packages, which have their own locks, except for the tracker's Unresolved.
 func (r *Runner) step(a *applier) time.Duration {
 	next, changed, denied := r.plan(a)
 	if changed {
@@ -337,8 +338,8 @@ func (r *Runner) report() {
 	add(r.denied, "health-check", "the endpoints of port %q are not checked: with them the checks would exceed "+
 		"the gateway's rate of checks, or the namespace's share of it; use a longer interval")
 	add(r.late, "health-check", "the endpoints of port %q are checked late, and their health does not change until "+
-		"then: the checks of the namespace, or all checks, take too long together; use a longer interval or a shorter "+
-		"timeout")
+		"then: the checks of the namespace, or all checks, take too long together, or too many addresses do not answer "+
+		"on their link; use a longer interval or a shorter timeout")
 	add(r.unreturned, "forwarding", "endpoints of port %q accept connections of this gateway, and no client gets an "+
 		"answer from them: their answers do not return through this gateway; route them here, or remove the annotation")
 	r.cfg.Report(problems)

@@ -10,13 +10,16 @@ import (
 	"sluice.dev/sluice/control/endpointhealth"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/gateway/checks"
+	"sluice.dev/sluice/host/neigh"
 	"sluice.dev/sluice/serve/status"
 )
 
 // makeChecks makes the checks of endpoints, before the control loop, which reports to them.
 func (d *Daemon) makeChecks() (err error) {
+	settings := checkSettings(d.settings.config())
+	settings.Unresolved, settings.MostUnresolved = d.mirror.Unresolved, neigh.MostChecked
 	d.checks, err = checks.New(checks.Config{
-		Log: d.log, Settings: checkSettings(d.settings.config()), Own: d.ownAddress, Beats: &d.beats,
+		Log: d.log, Settings: settings, Own: d.ownAddress, Beats: &d.beats,
 		Snapshot: d.services.Load, Blocks: d.workers.Blocks(),
 		Report: func(problems []objects.Problem) { report(d.inputs.tracker, checks.Source(), problems) },
 		Apply:  func(ctx context.Context, list []compiler.EndpointHealth) error { return d.loop.SetHealth(ctx, list) },

@@ -458,6 +458,38 @@ func TestFullTable(t *testing.T) {
 	})
 }
 
+// TestUnresolved: the kernel has to ask for an address if it is on a served link and has no entry.
+func TestUnresolved(t *testing.T) {
+	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
+		k.set(func() {
+			k.top.links = append(k.top.links, dummy(11, "other"))
+			k.top.routes = append(k.top.routes, route("10.9.0.0/16", via("10.0.0.1")),
+				route("10.11.0.0/16", dev(11)))
+		})
+		k.ch <- []event{{kind: topologyChanged}}
+		m.settle(time.Second)
+		for ip, state := range map[string]int{"10.0.0.7": netlink.NUD_STALE, "10.0.0.8": netlink.NUD_INCOMPLETE,
+			"10.0.0.9": netlink.NUD_FAILED} {
+			k.ch <- []event{{neighbourChanged, neighbourEvent(ip, state, 2, 7, 7, 7, 7, 7)}}
+		}
+		synctest.Wait()
+		for ip, want := range map[string]bool{
+			"10.0.0.6":   true,
+			"10.0.0.7":   false,
+			"10.0.0.8":   true,
+			"10.0.0.9":   true,
+			"10.9.0.1":   false, // by a gateway
+			"10.11.0.1":  false, // on an interface that is not served
+			"192.0.2.1":  false, // no route
+			"2001:db8::": false,
+		} {
+			if got := m.Unresolved(netip.MustParseAddr(ip)); got != want {
+				t.Errorf("%s: %v, want %v", ip, got, want)
+			}
+		}
+	})
+}
+
 func TestRandomDestinationsAreBounded(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		for i := range 3 * maxPending {

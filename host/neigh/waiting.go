@@ -17,12 +17,14 @@ const (
 
 // Bounds of the addresses that the kernel asks for without an answer. Meanwhile it cannot remove
 // their entries. With 1024 entries (gc_thresh3) it refuses every new neighbour of the node, for any
-// program. Both bounds together leave 448 entries.
+// program. All three bounds together take three quarters.
 const (
 	// mostUnknown is for destinations that only packets name.
 	mostUnknown = 384
 	// mostFirst is for first requests: the author of an EndpointSlice can invent endpoints.
 	mostFirst = 192
+	// MostChecked is for health checks, whose requests do not pass the mirror (Unresolved).
+	MostChecked = 192
 
 	// unansweredFor is how long a request counts: the kernel asks for 3 s (mcast_solicit times
 	// retrans_time_ms), and its timers are late.

@@ -46,6 +46,22 @@ func (w *Ways) To(a netip.Addr) Way {
 	return w.wayOf(t, prefix.Bits() == 0)
 }
 
+// Unresolved reports whether a packet of this host to an address makes the kernel ask for it on a
+// served link: the address itself is there, and the kernel does not have its MAC address. Safe for
+// any goroutine.
+func (m *Mirror) Unresolved(a netip.Addr) bool {
+	w := m.Ways()
+	if w == nil {
+		return false
+	}
+	t, ok := w.targets.Lookup(a)
+	if !ok || t.kind != nexthop.OnLink || t.via != (header.Addr{}) {
+		return false
+	}
+	_, known := m.known.get(neighKey{t.dev, header.AddrFrom(a)})
+	return !known
+}
+
 // Route is a route of the kernel.
 type Route struct {
 	Prefix netip.Prefix
