@@ -3,6 +3,7 @@ package layer2
 import (
 	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,5 +92,15 @@ func TestStalledLinkDoesNotAnswer(t *testing.T) {
 	l.stepped = time.Now().Add(-DefaultSilent * DefaultEvery)
 	if _, yes := l.answer(&sockets{mac: frame.MAC{4}}, asks); yes {
 		t.Error("it answers although it has stalled")
+	}
+}
+
+// TestSocketsThatCannotBeOpened: an error is returned, here because the loopback device has no
+// Ethernet address.
+func TestSocketsThatCannotBeOpened(t *testing.T) {
+	t.Parallel()
+	s, err := openSockets("lo")
+	if s != nil || err == nil || !strings.Contains(err.Error(), "not an Ethernet address") {
+		t.Errorf("sockets %v, error %v", s, err)
 	}
 }

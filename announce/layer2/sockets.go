@@ -33,12 +33,12 @@ type sockets struct {
 
 // openSockets opens the sockets of an interface. Each has a filter, so that other packets, such
 // as clients' packets, do not wake this process.
-func openSockets(name string) (s *sockets, err error) {
+func openSockets(name string) (_ *sockets, err error) {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
 		return nil, err
 	}
-	s = &sockets{index: i.Index, groups: &groups{index: i.Index}}
+	s := &sockets{index: i.Index, groups: &groups{index: i.Index}}
 	defer func() {
 		if err != nil {
 			s.close()
