@@ -167,6 +167,7 @@ func TestOwnLinks(t *testing.T) {
 	}
 	first := one.links["none-0"]
 	one.replace(&Plan{Links: map[string][]LinkVIP{"none-1": {}}}, nil)
+	one.ended.Wait()
 	one.replace(plan, nil)
 	second := one.links["none-0"]
 	if second.incarnation <= first.incarnation {

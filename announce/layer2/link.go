@@ -1,8 +1,10 @@
 package layer2
 
 import (
+	"errors"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -41,6 +43,7 @@ type link struct {
 	done         chan struct{}
 	readers      sync.WaitGroup
 	carrier      carrier // used by run's goroutine
+	transmit     func(outFrame) error
 	beat         *heartbeat.Beat
 
 	mu       sync.Mutex // guards the fields below
@@ -88,7 +91,7 @@ func newLink(name string, c *Config, given *incarnations, keys hello.Keys, poke 
 	now := time.Now()
 	l := &link{name: name, config: c, incarnations: given, incarnation: given.begin(now),
 		log:    c.Log.With("interface", name),
-		notify: poke, keys: keys, carrier: carrier, stepped: now,
+		notify: poke, keys: keys, carrier: carrier, transmit: outFrame.send, stepped: now,
 		beat: c.Beats.Add("link "+name, heartbeat.DefaultBounds),
 		wake: wake.NewFlag(), ended: make(chan struct{}), done: make(chan struct{}),
 		answers: rate.NewLimiter(answersPerSecond, answersPerSecond), disputes: map[netip.Addr]*dispute{},
@@ -213,20 +216,29 @@ func (l *link) step(now time.Time) time.Time {
 	return next
 }
 
-// outFrame is a frame and the socket to send it by.
-type outFrame struct {
-	by *packet.Conn
-	b  []byte
-}
-
+// send sends frames until the link ends, or one gets no space in time: the rest of 400 frames would
+// take 8 s then, without hellos. Announcements have later rounds.
 func (l *link) send(list []outFrame) {
-	for _, f := range list {
-		if err := send(f.by, f.b); err != nil {
-			l.mu.Lock()
-			l.count.failed++
-			l.mu.Unlock()
+	for i, f := range list {
+		select {
+		case <-l.ended:
+			return
+		default:
+		}
+		switch err := l.transmit(f); {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			l.failed(len(list) - i)
+			return
+		case err != nil:
+			l.failed(1)
 		}
 	}
+}
+
+func (l *link) failed(frames int) {
+	l.mu.Lock()
+	l.count.failed += uint64(frames)
+	l.mu.Unlock()
 }
 
 // due returns the due announcements of VIPs that this gateway still owns.
@@ -341,6 +353,10 @@ func (l *link) goodbye() {
 			l.count.sent++
 		}
 		l.mu.Unlock()
-		l.send(out)
+		for _, f := range out { // the link has ended, for send
+			if err := l.transmit(f); err != nil {
+				l.failed(1)
+			}
+		}
 	}
 }

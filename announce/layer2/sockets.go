@@ -100,12 +100,18 @@ func (s *sockets) close() {
 // sendTimeout bounds how long a frame waits for space in a socket's buffer.
 const sendTimeout = 20 * time.Millisecond
 
-// send sends a frame that includes its Ethernet header.
-func send(c *packet.Conn, b []byte) error {
-	if err := c.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
+// outFrame is a frame, with its Ethernet header, and the socket to send it by.
+type outFrame struct {
+	by *packet.Conn
+	b  []byte
+}
+
+// send sends the frame. The error is os.ErrDeadlineExceeded if it got no space.
+func (f outFrame) send() error {
+	if err := f.by.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
 		return err
 	}
-	_, err := c.WriteTo(b, &packet.Addr{HardwareAddr: b[:6]})
+	_, err := f.by.WriteTo(f.b, &packet.Addr{HardwareAddr: f.b[:6]})
 	return err
 }
 

@@ -96,9 +96,11 @@ type Speaker struct {
 	list       func(gateway []string) ([]Interface, error)
 	interfaces []Interface
 
-	mu    sync.Mutex // guards the fields below
-	links map[string]*link
-	plan  *Plan
+	mu     sync.Mutex // guards the fields below
+	links  map[string]*link
+	ending map[string]bool // names of links that end; a new one of the name must not begin meanwhile
+	plan   *Plan
+	ended  sync.WaitGroup // of ending
 }
 
 // New returns a speaker without links.
@@ -110,7 +112,7 @@ func New(c Config) (*Speaker, error) {
 		c.Nonce = nonce
 	}
 	s := &Speaker{config: c, log: c.Log, changed: wake.NewFlag(), list: interfacesOf,
-		links: map[string]*link{}, plan: &Plan{}}
+		links: map[string]*link{}, ending: map[string]bool{}, plan: &Plan{}}
 	if c.KeyFile != "" {
 		if err := s.readKeys(); err != nil {
 			return nil, err
@@ -190,20 +192,23 @@ func withoutKey(w *announce.World) *Plan {
 	return p
 }
 
-// replace puts a plan into force.
+// replace puts a plan into force. It does not wait for the network.
 func (s *Speaker) replace(p *Plan, interfaces []Interface) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.plan = p
-	var gone []*link
 	for name, l := range s.links {
 		if _, wanted := p.Links[name]; !wanted {
-			gone = append(gone, l)
 			delete(s.links, name)
+			s.end(name, l)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Links)) {
 		l, begins := s.links[name], false
 		if l == nil {
+			if s.ending[name] {
+				continue // the end of the link makes another call
+			}
 			var err error
 			if l, err = newLink(name, &s.config, &s.incarnations, s.keys, s.changed.Raise); err != nil {
 				s.log.Error("a link cannot be opened; it is tried again", "interface", name, "error", err)
@@ -222,10 +227,18 @@ func (s *Speaker) replace(p *Plan, interfaces []Interface) {
 			go l.run()
 		}
 	}
-	s.mu.Unlock()
-	for _, l := range gone {
+}
+
+// end ends a link that is not wanted any more. The caller holds mu.
+func (s *Speaker) end(name string, l *link) {
+	s.ending[name] = true
+	s.ended.Go(func() {
 		l.end(false)
-	}
+		s.mu.Lock()
+		delete(s.ending, name)
+		s.mu.Unlock()
+		s.changed.Raise()
+	})
 }
 
 // interfacesOf returns the interfaces of this node; gateway has the names of the served ones.
@@ -257,9 +270,8 @@ func (s *Speaker) Close() {
 	links := s.links
 	s.links = map[string]*link{}
 	s.mu.Unlock()
-	var ending sync.WaitGroup
 	for _, l := range links {
-		ending.Go(func() { l.end(true) })
+		s.ended.Go(func() { l.end(true) })
 	}
-	ending.Wait()
+	s.ended.Wait()
 }

@@ -1,6 +1,7 @@
 package layer2
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +17,8 @@ import (
 
 	"sluice.dev/sluice/announce"
 	"sluice.dev/sluice/announce/kinds"
+	"sluice.dev/sluice/announce/layer2/frame"
+	"sluice.dev/sluice/announce/layer2/hello"
 	"sluice.dev/sluice/announce/view"
 )
 
@@ -141,4 +145,57 @@ func TestInterfacesNotRead(t *testing.T) {
 	if wishes := s.plan.Links["none"]; s.plan.Ready || len(wishes) != 1 || wishes[0].Grade != announce.No {
 		t.Errorf("the gateway has failed: %+v", s.plan)
 	}
+}
+
+// TestRemovedLinkDelaysNothing: a link whose socket accepts no frame, as behind a switch that
+// pauses it, is removed with 200 announcements left to send. Apply does not wait for it, and the
+// link ends soon. A new link of the name begins after that.
+func TestRemovedLinkDelaysNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := keyedSpeaker(t)
+		s.config.JoinTime = DefaultSilent * DefaultEvery
+		l, err := newLink("lo", &s.config, &s.incarnations, s.keys, func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		index, _ := l.carrier.up("lo")
+		stuck := make(chan struct{}) // closed at the first announcement
+		l.sockets = &sockets{index: index, groups: &groups{index: index}}
+		l.transmit = func(f outFrame) error {
+			select {
+			case <-stuck:
+			default:
+				if frame.MAC(f.b[:6]) == hello.Group {
+					return nil
+				}
+				close(stuck)
+			}
+			time.Sleep(sendTimeout)
+			return fmt.Errorf("write: %w", os.ErrDeadlineExceeded)
+		}
+		p := &Plan{Ready: true, Serves: true, Links: map[string][]LinkVIP{}}
+		for i := range announcedAtOnce {
+			p.Links["lo"] = append(p.Links["lo"], LinkVIP{VIP: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}),
+				Grade: announce.Yes})
+		}
+		s.links["lo"] = l
+		l.set(p, s.keys, frame.MAC{})
+		go l.run()
+		<-stuck
+		began := time.Now()
+		s.replace(&Plan{}, nil)
+		if d := time.Since(began); d > 100*time.Millisecond {
+			t.Errorf("Apply took %v", d)
+		}
+		s.replace(p, nil)
+		if s.links["lo"] != nil {
+			t.Error("a link began before the one of its name has ended")
+		}
+		<-s.changed
+		if d := time.Since(began); d > 5*sendTimeout {
+			t.Errorf("the link ended after %v", d)
+		}
+		s.replace(&Plan{}, nil)
+	})
 }
