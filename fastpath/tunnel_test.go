@@ -230,9 +230,14 @@ func restarts(t *testing.T) func() *flowtable.Table {
 }
 
 // TestTunnelRestart: after kill -9 flows are with their nodes, although these no longer take new
-// flows.
+// flows. The words of the second nodes' addresses have the same exclusive or.
 func TestTunnelRestart(t *testing.T) {
-	all := []string{node1, node2, node61}
+	for _, all := range [][]string{{node1, node2, node61}, {"2001:db8:1::1:0:2", "2001:db8:1::2:0:1"}} {
+		t.Run(fmt.Sprint(all), func(t *testing.T) { testTunnelRestart(t, all) })
+	}
+}
+
+func testTunnelRestart(t *testing.T, all []string) {
 	table := restarts(t)
 	l := tunnelLab(t, labConfig{table: table()}, all...)
 	at := map[int]string{}
@@ -241,8 +246,8 @@ func TestTunnelRestart(t *testing.T) {
 		l.toNode(headertest.TCP(join(client4, uint16(40000+i)), join(vip4, 80), headertest.ACK))
 	}
 	l = tunnelLab(t, labConfig{table: table()}, all...)
-	for _, ready := range [][]string{{node1}, {node2}} {
-		l.publish(direct(all, ready))
+	for _, ready := range all[:2] {
+		l.publish(direct(all, []string{ready}))
 		for i := range 40 {
 			_, node := l.toNode(headertest.TCP(join(client4, uint16(40000+i)), join(vip4, 80), headertest.ACK))
 			if node != at[i] {
