@@ -242,7 +242,7 @@ func (w *Worker) icmpErrorDirect(p *packet, ref flowtable.Ref, client *header.Tu
 		w.planner.Bind(ref)
 		node = services.BackendRef(w.flows.Flow(ref).BackendRef())
 	} else if f := w.planner.Snap.Frontend(client); f != nil && f.Service.Direct {
-		node = w.planner.Node(f, client)
+		node = w.planner.Snap.Node(f, client)
 	}
 	if node == 0 {
 		return v, false

@@ -19,7 +19,6 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/reason"
@@ -194,19 +193,62 @@ func TestTunnelStays(t *testing.T) {
 }
 
 // TestTunnelWithoutRecord: a gateway with an empty table sends packets in the middle of connections
-// to the nodes that another gateway chose, and resets no connection.
+// to the nodes that another gateway chose, and resets no connection. The same holds if the first
+// node lost its endpoints during the handshake, and, with affinity, if the nodes changed after the
+// client's former connection.
 func TestTunnelWithoutRecord(t *testing.T) {
 	all := []string{node1, node2, node3}
-	one, other := tunnelLab(t, labConfig{}, all...), tunnelLab(t, labConfig{}, all...)
-	for i := range 100 {
-		from := join(client4, uint16(40000+i))
-		_, node := one.toNode(headertest.TCP(from, join(vip4, 80), headertest.SYN))
-		_, got := other.toNode(headertest.TCP(from, join(vip4, 80), headertest.ACK))
-		if node != got {
-			t.Errorf("flow %d: %s, without a record %s", i, node, got)
-		}
+	segment := func(client, port int, flags uint8) *headertest.Packet {
+		return headertest.TCP(join(fmt.Sprint("198.51.100.", client), uint16(port)), join(vip4, 80), flags)
 	}
-	other.nothing(other.workers[0].nic)
+	for name, open := range map[string]func(l *lab, publish func(...func(*services.Builder)), client int) string{
+		"at once": func(l *lab, _ func(...func(*services.Builder)), client int) string {
+			_, node := l.toNode(segment(client, 40000, headertest.SYN))
+			return node
+		},
+		"by the third SYN": func(l *lab, publish func(...func(*services.Builder)), client int) (node string) {
+			publish(direct(all, all[:1]))
+			for _, pause := range []time.Duration{1, 2, 4} {
+				_, node = l.toNode(segment(client, 40000, headertest.SYN))
+				publish(direct(all, all[1:]))
+				l.step(pause * time.Second)
+			}
+			return node
+		},
+		"with affinity": func(l *lab, publish func(...func(*services.Builder)), client int) string {
+			publish(direct(all, all[:1]), sticky)
+			l.toNode(segment(client, 39999, headertest.SYN))
+			publish(direct(all, all), sticky)
+			_, node := l.toNode(segment(client, 40000, headertest.SYN))
+			return node
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one, other := tunnelLab(t, labConfig{}, all...), tunnelLab(t, labConfig{}, all...)
+			publish := func(edits ...func(*services.Builder)) {
+				one.publish(edits...)
+				other.publish(edits...)
+			}
+			for client := range 100 {
+				node := open(one, publish, 1+client)
+				if _, got := other.toNode(segment(1+client, 40000, headertest.ACK)); node != got {
+					t.Errorf("client %d: %s, without a record %s", client, node, got)
+				}
+			}
+			other.nothing(other.workers[0].nic)
+		})
+	}
+}
+
+// sticky gives the direct Service at port 80 session affinity.
+func sticky(b *services.Builder) {
+	f, _ := b.Settings().FrontendByKey(services.FrontendKey{Addr: addr(vip4), Port: 80, Proto: header.ProtoTCP})
+	svc := *f.Service
+	svc.AffinitySeconds, svc.Identity = 60, 7
+	next := *f
+	next.Service = &svc
+	b.SetService(&svc)
+	b.SetFrontend(&next)
 }
 
 // restarts returns a function that opens a flow table for a lab, and again as after kill -9.
@@ -521,30 +563,6 @@ func TestTunnelICMP(t *testing.T) {
 		headertest.SealIPv4(want)
 		if with != node || without != node || !bytes.Equal(in[14:], want[14:]) {
 			t.Errorf("flow %d: node %s, errors %s and %s\n%x, want\n%x", i, node, with, without, in, want)
-		}
-	}
-}
-
-// TestTunnelICMPPinned: an ICMP error without a flow goes to the node that its client is pinned to.
-func TestTunnelICMPPinned(t *testing.T) {
-	all := []string{node1, node2, node3}
-	l := tunnelLab(t, labConfig{}, all...)
-	l.publish(func(b *services.Builder) {
-		f, _ := b.Settings().FrontendByKey(services.FrontendKey{Addr: addr(vip4), Port: 80, Proto: header.ProtoTCP})
-		svc := *f.Service
-		svc.AffinitySeconds, svc.Identity = 60, 7
-		next := *f
-		next.Service = &svc
-		b.SetService(&svc)
-		b.SetFrontend(&next)
-	})
-	reply := headertest.TCP(join(vip4, 80), join(client4, 40000), headertest.ACK)
-	reply.Payload, reply.DF = make([]byte, 1400), true
-	tooBig := headertest.ICMPError("198.51.100.1", vip4, 3, 4, 1280, reply.Bytes(), 28)
-	for _, node := range all {
-		l.pins.Confirm(flowtable.Time(l.now), addr(client4), 7, affinity.Pin{Addr: addr(node), Port: 80}, 60)
-		if _, got := l.toNode(tooBig); got != node {
-			t.Errorf("the error goes to %s, want %s", got, node)
 		}
 	}
 }

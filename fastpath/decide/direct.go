@@ -66,19 +66,6 @@ func AdoptDirect(s *services.Snapshot, client *header.Tuple, mark uint32) (servi
 	return service, uint32(ref)
 }
 
-// Node returns the node of a packet of a direct Service that belongs to no flow, as choose does:
-// the node that the client is pinned to, or else the node of the hash; 0 if there is none.
-func (s *Planner) Node(f *services.Frontend, client *header.Tuple) services.BackendRef {
-	if svc := f.Service; svc.AffinitySeconds != 0 && s.Pins != nil {
-		if pin, _, _ := s.Pins.Get(s.Now, client.Src, svc.Identity); pin.Port != 0 {
-			if ref := s.Snap.Nodes(f, client).Find(s.Snap, pin.Addr, pin.Port); ref != 0 {
-				return ref
-			}
-		}
-	}
-	return s.Snap.Node(f, client)
-}
-
 // classifyDirect is Classify for a flow with direct return. A connection whose node is gone, and,
 // if its node has no endpoint that serves, a datagram and a SYN after the client's FIN or RST, are
 // scheduled again. For a SYN the node has none, either, if another service port has the frontend.

@@ -192,6 +192,8 @@ func (x *Explanation) affinityText() string {
 	switch {
 	case seconds == 0:
 		return "none"
+	case !x.Frontend.Service.Pins():
+		return fmt.Sprintf("%d s; a direct Service pins no client, the hash alone chooses", seconds)
 	case x.Pin.Port == 0:
 		return fmt.Sprintf("%d s, and the client is not pinned", seconds)
 	case !x.PinInSet:

@@ -21,7 +21,7 @@ const handshakeSeconds = 10
 // confirmed pin needs the room.
 func (s *Planner) Settle(n *Plan, req *Request) (moved bool) {
 	svc := n.Frontend.Service
-	if svc.AffinitySeconds == 0 || s.Pins == nil {
+	if !svc.Pins() || s.Pins == nil {
 		return false
 	}
 	want := affinity.Pin{Addr: n.Backend.Addr, Port: n.Backend.Port}

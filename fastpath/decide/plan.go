@@ -174,7 +174,7 @@ const maxSpeculative = 16
 // set and not excluded, else the scheduler's choice.
 func (s *Planner) choose(n *Plan, req *Request) {
 	svc := n.Frontend.Service
-	if svc.AffinitySeconds != 0 && s.Pins != nil {
+	if svc.Pins() && s.Pins != nil {
 		n.Pin, n.Tentative, _ = s.Pins.Get(s.Now, req.Tuple.Src, svc.Identity)
 		if s.follow(n, n.Pin, req.Not) {
 			return
@@ -267,5 +267,5 @@ func (n *Plan) Certain() bool {
 		return true
 	}
 	svc := n.Frontend.Service
-	return svc.AffinitySeconds == 0 && !svc.Limits.Any() && !svc.Scheduler.InTurn() && !svc.Scheduler.ByLoad()
+	return !svc.Pins() && !svc.Limits.Any() && !svc.Scheduler.InTurn() && !svc.Scheduler.ByLoad()
 }

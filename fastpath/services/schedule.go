@@ -16,7 +16,9 @@ type Draw struct {
 	Loads  []atomic.Int32 // connections by backend index; 0 for indexes beyond its end
 	// Not is a backend that is chosen only if there is no other; zero for none. It is a backend
 	// that had the flow and did not answer. With it every scheduler draws at random: its usual
-	// choice would be the same each time, and may be another backend that does not answer.
+	// choice would be the same each time, and may be another backend that does not answer. Only for
+	// a direct Service the choice is the usual one, unless it is Not: another gateway finds the
+	// flow's node by the hash.
 	Not BackendRef
 	// DryRun is for a choice that makes no flow: no turn is taken.
 	DryRun bool
@@ -46,7 +48,7 @@ func (s *Snapshot) Choose(f *Frontend, set *EndpointSet, d *Draw) Choice {
 	switch {
 	case len(set.Backends) == 0:
 		return Choice{Slot: -1}
-	case d.Not != 0:
+	case d.Not != 0 && !svc.Direct:
 		return set.another(d.Random, d.Not)
 	case svc.Scheduler.ByLoad():
 		return Choice{set.least(svc.Scheduler, s.SelectHash(d.Tuple), d), -1, min(len(set.Backends), MaxCompared)}
@@ -59,7 +61,10 @@ func (s *Snapshot) Choose(f *Frontend, set *EndpointSet, d *Draw) Choice {
 	default:
 		slot = slotOf(s.hash(svc, d), n)
 	}
-	return Choice{Backend: set.at(slot), Slot: slot}
+	if c := set.at(slot); c != d.Not {
+		return Choice{Backend: c, Slot: slot}
+	}
+	return set.another(d.Random, d.Not)
 }
 
 // ByLoad reports whether a scheduler compares connections.
@@ -294,17 +299,12 @@ func (svc *Service) FindNode(snap *Snapshot, fold uint32) BackendRef {
 	return svc.byFold[lo]
 }
 
-// Node returns the node of a packet of a direct Service that belongs to no flow, or 0 if there is
-// none. client is the tuple from client to frontend. It is the node that a new flow gets, unless
-// its Service pins clients.
+// Node returns the node of a packet of a direct Service that belongs to no flow, which is the node
+// that a new flow gets, or 0 if there is none. client is the tuple from client to frontend.
 func (s *Snapshot) Node(f *Frontend, client *header.Tuple) BackendRef {
-	return s.Choose(f, s.Nodes(f, client), &Draw{Tuple: client, DryRun: true}).Backend
-}
-
-// Nodes returns the nodes that new flows of a client get.
-func (s *Snapshot) Nodes(f *Frontend, client *header.Tuple) *EndpointSet {
+	set := f.Outside.Set
 	if s.Pods.Contains(client.Src) {
-		return f.Pod.Set
+		set = f.Pod.Set
 	}
-	return f.Outside.Set
+	return s.Choose(f, set, &Draw{Tuple: client, DryRun: true}).Backend
 }

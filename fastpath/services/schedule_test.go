@@ -172,6 +172,24 @@ func TestAnother(t *testing.T) {
 	}
 }
 
+// TestAnotherNode: a direct Service's flow gets the node of the hash, which other gateways find
+// without a record, and another one only if that node is excluded.
+func TestAnotherNode(t *testing.T) {
+	for _, by := range []Scheduler{Maglev, SourceHash, DestinationHash} {
+		s, f, set := choosers(by, 2, 2, 2)
+		f.Service.Direct = true
+		for i := range 500 {
+			usual := s.Choose(f, set, &Draw{Tuple: client(i)})
+			for _, not := range set.Backends {
+				c := s.Choose(f, set, &Draw{Tuple: client(i), Random: uint64(i) << 32, Not: not})
+				if not != usual.Backend && c != usual || c.Backend == not {
+					t.Fatalf("scheduler %d: %v without %#x, usually %v", by, c, not, usual)
+				}
+			}
+		}
+	}
+}
+
 // TestDryRunTakesNoTurn: a dry run does not change the next choice.
 func TestDryRunTakesNoTurn(t *testing.T) {
 	s, f, set := choosers(RoundRobin, 1, 1, 1)

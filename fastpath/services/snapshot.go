@@ -127,6 +127,10 @@ type Service struct {
 	LocalExternal, LocalInternal bool
 }
 
+// Pins reports whether clients are pinned to their backends. For a direct Service the hash chooses
+// the node by the client's address, on all gateways.
+func (svc *Service) Pins() bool { return svc.AffinitySeconds != 0 && !svc.Direct }
+
 // FullName returns namespace/name, with the port's name if it has one: namespace/name:port.
 func (svc *Service) FullName() string {
 	name := svc.Namespace + "/" + svc.Name

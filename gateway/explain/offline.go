@@ -71,7 +71,7 @@ func (a *answer) markUnknown(s *status.ExplainStep) {
 	switch {
 	case s.Name == "flow":
 		s.Text, s.Unknown = "assuming that no flow has it", true
-	case s.Name == "affinity" && x.Frontend.Service.AffinitySeconds != 0:
+	case s.Name == "affinity" && x.Frontend.Service.Pins():
 		s.Text, s.Unknown = fmt.Sprintf("%d s, assuming that the client is not pinned",
 			x.Frontend.Service.AffinitySeconds),
 			true

@@ -178,7 +178,7 @@ func (a *answer) uncertain() bool {
 		return true
 	}
 	turns := x.Scheduler == services.RoundRobin || x.Scheduler == services.WeightedRoundRobin
-	return a.offline != nil && (turns || x.Scheduler.ByLoad() || x.Frontend.Service.AffinitySeconds != 0)
+	return a.offline != nil && (turns || x.Scheduler.ByLoad() || x.Frontend.Service.Pins())
 }
 
 // endpoints lists the endpoints of the packet's family, whether they may take it, and why.
