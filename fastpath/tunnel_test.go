@@ -666,28 +666,42 @@ func TestTunnelAllocatesNothing(t *testing.T) {
 
 // TestForwardingChanges: a Service that becomes direct keeps the connections that are translated,
 // and one that is translated again ends the direct ones by RST. Datagrams go where new flows do. It
-// is the same if the Service changes while no process runs.
+// is the same if the Service changes while no process runs, and if the endpoint has the node's
+// address and the Service's port.
 func TestForwardingChanges(t *testing.T) {
 	const pods = 70 // numbers of backends
-	translated := func(b *services.Builder) {
-		web := services.Rule{Set: set(b, directService, pods, header.ProtoTCP, second4)}
-		rules(b, directService, services.LoadBalancer, vip4, 80, header.ProtoTCP, web, web)
-		dns := services.Rule{Set: set(b, directService+1, pods+1, header.ProtoUDP, second4)}
-		rules(b, directService+1, services.LoadBalancer, vip4, 53, header.ProtoUDP, dns, dns)
-		b.Settings().ResetUnknown = true
+	translated := func(ip string, tcp, udp uint16) func(b *services.Builder) {
+		return func(b *services.Builder) {
+			rule := func(index uint32, id services.ServiceID, port uint16, proto uint8) services.Rule {
+				be := backend(index, id, ip, port, proto)
+				b.SetBackend(be)
+				return services.Rule{Set: &services.EndpointSet{Backends: []services.BackendRef{be.Ref}}}
+			}
+			web := rule(pods, directService, tcp, header.ProtoTCP)
+			rules(b, directService, services.LoadBalancer, vip4, 80, header.ProtoTCP, web, web)
+			dns := rule(pods+1, directService+1, udp, header.ProtoUDP)
+			rules(b, directService+1, services.LoadBalancer, vip4, 53, header.ProtoUDP, dns, dns)
+			b.Settings().ResetUnknown = true
+		}
 	}
+	pod, host := translated(second4, 8080, 8080), translated(node1, 80, 53)
 	tunneled := direct([]string{node1}, []string{node1})
 	segment := func(flags uint8) *headertest.Packet {
 		return headertest.TCP(join(client4, 40000), join(vip4, 80), flags)
 	}
 	question := headertest.UDP(join(client4, 40000), join(vip4, 53), "question")
+	toPod, toNode, toClient := join(second4, 8080), join(node1, labTunnel.Port), join(client4, 40000)
 	for name, tt := range map[string]struct {
 		before, after     func(*services.Builder)
-		first, connection string // destinations of packets
-		datagram          string
+		first, connection string // destinations of segments
+		asked, datagram   string
 	}{
-		"to direct":     {translated, tunneled, second4, second4, node1},
-		"to translated": {tunneled, translated, node1, client4, second4},
+		"to direct":               {pod, tunneled, toPod, toPod, toPod, toNode},
+		"to translated":           {tunneled, pod, toNode, toClient, toNode, toPod},
+		"from the host to direct": {host, tunneled, join(node1, 80), join(node1, 80), join(node1, 53), toNode},
+		"from the host to another direct one": {host, directBy(60, []string{node1}, []string{node1}),
+			join(node1, 80), join(node1, 80), join(node1, 53), toNode},
+		"to the host": {tunneled, host, toNode, toClient, toNode, join(node1, 53)},
 	} {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, restart %v", name, restart), func(t *testing.T) {
@@ -696,16 +710,17 @@ func TestForwardingChanges(t *testing.T) {
 				goes := func(to string, p *headertest.Packet) (h header.Packet) {
 					t.Helper()
 					l.send(0, p)
-					if _, h = l.out(l.workers[0].nic); h.Tuple.Dst != addr(to) {
-						t.Errorf("a packet goes to %v, want %s", h.Tuple.Dst.Netip(), to)
+					_, h = l.out(l.workers[0].nic)
+					if _, dst := ends(&h.Tuple); dst.String() != to {
+						t.Errorf("a packet goes to %v, want %s", dst, to)
 					}
 					return h
 				}
 				opened := goes(tt.first, segment(headertest.SYN))
-				goes(tt.first, question)
-				if tt.first == second4 {
+				goes(tt.asked, question)
+				if tt.first != toNode {
 					from, to := ends(&opened.Tuple)
-					goes(client4, headertest.TCP(to.String(), from.String(), headertest.SYN|headertest.ACK))
+					goes(toClient, headertest.TCP(to.String(), from.String(), headertest.SYN|headertest.ACK))
 				}
 				goes(tt.first, segment(headertest.ACK))
 				if restart {

@@ -40,6 +40,45 @@ func directTo(endpoints []int) *services.Snapshot {
 	return snap
 }
 
+// TestForwardingRenumbers: a node and an endpoint share no number, even if they have the same
+// address and port, so that flows learn that their Service is direct, or no longer.
+func TestForwardingRenumbers(t *testing.T) {
+	const at = 80
+	s, e := web(), slice("192.0.2.1", "192.0.2.2")
+	s.Spec.Type, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal
+	*e.Ports[0].Port = at
+	name := "node-0"
+	e.Endpoints[0].NodeName = &name
+	c := changed(s, e)
+	node, _ := objects.TrimNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
+		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}}})
+	c.Add(node.ID, node)
+	compile := compiler.New(compiler.Config{Direct: true})
+	snap, _, _ := compile.Compile(c)
+	for _, forwarding := range []string{"direct", "nat", "direct"} {
+		before := map[services.BackendRef]bool{}
+		snap.Backends(func(b *services.Backend) bool {
+			before[b.Ref] = true
+			return true
+		})
+		s.Annotations = map[string]string{"sluice.dev/forwarding": forwarding}
+		snap, _, _ = compile.Compile(changed(s, nil))
+		found := 0
+		snap.Backends(func(b *services.Backend) bool {
+			if before[b.Ref] {
+				t.Errorf("%s: the number %#x stays, of %v:%d", forwarding, b.Ref, b.Addr, b.Port)
+			}
+			if b.Addr == of("192.0.2.1") && b.Port == at {
+				found++
+			}
+			return true
+		})
+		if found != 1 {
+			t.Errorf("%s: %d backends at the node's address and port", forwarding, found)
+		}
+	}
+}
+
 func nodeAddress(i int) string { return fmt.Sprintf("192.0.2.%d", 1+i) }
 
 // TestDirectShares: nodes with at least a tenth of the average number of endpoints get their share

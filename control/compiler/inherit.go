@@ -26,6 +26,7 @@ type assignments struct {
 type memberKey struct {
 	service services.ServiceID
 	place
+	node bool // as in member
 }
 
 // inUse lists the numbers in use, none twice, even if the state of this compiler is wrong.
@@ -43,7 +44,7 @@ func (us *units) inUse() *assignments {
 				for _, m := range p.families[f].members {
 					if !refs[m.ref] {
 						refs[m.ref] = true
-						a.backends[memberKey{p.id, place{m.addr, m.port}}] = m.ref
+						a.backends[memberKey{p.id, place{m.addr, m.port}, m.node}] = m.ref
 					}
 				}
 			}
@@ -67,7 +68,7 @@ func (ns *numbers) serviceID(unit unitKey, spec *objects.ServicePort) services.S
 // backendRef returns the number of a new endpoint; false if there is none left.
 func (ns *numbers) backendRef(p *port, m *member) (services.BackendRef, bool) {
 	if ns.former != nil {
-		k := memberKey{p.id, place{m.addr, m.port}}
+		k := memberKey{p.id, place{m.addr, m.port}, m.node}
 		if ref, ok := ns.former.backends[k]; ok {
 			delete(ns.former.backends, k)
 			return ref, true

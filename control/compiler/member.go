@@ -20,6 +20,7 @@ type member struct {
 	// share is the part of the weight in force while the endpoint starts slowly (SlowStart), in
 	// tenths; 0 is the whole weight.
 	share uint8
+	node  bool // of a direct Service: the address is a node's, and the port the Service's
 	ref   services.BackendRef
 }
 
@@ -48,7 +49,11 @@ func compareListed(a, b member) int {
 		cmp.Compare(b.weight, a.weight), cmp.Compare(a.flags, b.flags))
 }
 
-func (m *member) same(o *member) bool { return m.addr == o.addr && m.port == o.port }
+// same reports whether two members are one backend. An endpoint in the host's network may have the
+// address and port of a node's member: flows to it are translated, so the two share no ref.
+func (m *member) same(o *member) bool {
+	return m.addr == o.addr && m.port == o.port && m.node == o.node
+}
 
 func rank(f services.BackendFlags) int {
 	n := 0

@@ -52,7 +52,7 @@ func (ns *nodes) list() ([]member, map[string]int) {
 	}
 	for name, a := range ns.byName {
 		if name != ns.cfg.NodeName {
-			ns.idle = append(ns.idle, member{addr: a})
+			ns.idle = append(ns.idle, member{addr: a, node: true})
 		}
 	}
 	slices.SortFunc(ns.idle, compareMembers)

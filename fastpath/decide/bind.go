@@ -102,7 +102,7 @@ func (s *Planner) datagramOwner(client, toBackend *header.Tuple, proxied bool, h
 // address, and sends the PROXY header or not, as this flow. service is the flow's service port.
 func (s *Planner) fits(client, toBackend *header.Tuple, proxied bool, service uint32) (now owner, ok bool) {
 	d := s.Snap.Decide(client)
-	if d.Outcome != services.Admit || d.Frontend.Service.ProxyProtocol != proxied {
+	if d.Outcome != services.Admit || d.Frontend.Service.ProxyProtocol != proxied || d.Frontend.Service.Direct {
 		return owner{}, false
 	}
 	svc := d.Frontend.Service
@@ -155,6 +155,9 @@ func Adopt(s *services.Snapshot, client, toBackend *header.Tuple) (service, back
 	f := s.Frontend(client)
 	if f == nil {
 		return 0, 0
+	}
+	if f.Service.Direct { // an endpoint in the host's network may have the address and port of a node
+		return uint32(f.Service.ID), 0
 	}
 	if ref := f.Service.Find(s, toBackend.Dst, toBackend.DstPort); ref != 0 {
 		return uint32(f.Service.ID), uint32(ref)
