@@ -114,6 +114,37 @@ func TestExternalIPKeepsNobodyAway(t *testing.T) {
 	}
 }
 
+// TestNoReplyIntoTunnel: a datagram with a node's address and the tunnel's port as its forged
+// source would make a Service answer with an address of the gateway, as a packet of the tunnel.
+func TestNoReplyIntoTunnel(t *testing.T) {
+	l := newLab(t, labConfig{edit: func(b *services.Builder) {
+		b.Settings().TunnelPort = labTunnel.Port
+		for i, vip := range []string{"0.0.0.0", snat4, vip4} {
+			id := services.ServiceID(30 + i)
+			to := services.Rule{Set: set(b, id, uint32(id), header.ProtoUDP, backend4)}
+			rules(b, id, services.ExternalIP, vip, 30081, header.ProtoUDP, to, to)
+		}
+	}})
+	for i, tt := range []struct {
+		from, to string
+		dropped  bool
+	}{
+		{join(node1, labTunnel.Port), join(node4, 30081), true},
+		{join(node1, labTunnel.Port), join(snat4, 30081), true},
+		{join(node1, labTunnel.Port), join(vip4, 30081), false},
+		{join(node1, labTunnel.Port+1), join(node4, 30081), false},
+	} {
+		l.send(0, headertest.UDP(tt.from, tt.to, "forged"))
+		if tt.dropped {
+			l.nothing(l.workers[0].nic, l.workers[0].host)
+			l.wantDrop(reason.SpoofedSource, uint64(i+1))
+			continue
+		}
+		_, p := l.out(l.workers[0].nic)
+		l.wantTuple(&p, "", join(backend4, 8080))
+	}
+}
+
 // TestEchoBetweenOurOwn: an echo request from a VIP is answered once, because another node may have
 // that address; a request from an address of this node is not answered.
 func TestEchoBetweenOurOwn(t *testing.T) {

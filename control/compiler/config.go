@@ -54,8 +54,9 @@ type Config struct {
 	Limits services.Limits
 	// Checks are the checks of Services without an annotation for them.
 	Checks objects.Checks
-	// Direct: Services may have direct return; otherwise their packets are translated.
-	Direct bool
+	// TunnelPort is the UDP port of the tunnel to nodes, which no endpoint may have: see
+	// services.Snapshot. 0: there is no tunnel, and packets of direct Services are translated.
+	TunnelPort uint16
 	// RetryOther: see services.Snapshot.
 	RetryOther bool
 
@@ -101,7 +102,7 @@ func (c *settings) nodePorts(s *objects.Service, p *objects.ServicePort) bool {
 }
 
 // direct reports whether a Service has direct return; s may be nil.
-func (c *settings) direct(s *objects.Service) bool { return s != nil && s.Direct && c.Direct }
+func (c *settings) direct(s *objects.Service) bool { return s != nil && s.Direct && c.TunnelPort != 0 }
 
 // schedulerOf returns the scheduler of the Service, or the configured default.
 func (c *settings) schedulerOf(s *objects.Service) services.Scheduler {

@@ -36,7 +36,7 @@ func directTo(endpoints []int) *services.Snapshot {
 		node, _ := objects.TrimNode(n)
 		c.Add(node.ID, node)
 	}
-	snap, _, _ := compiler.New(compiler.Config{Direct: true}).Compile(c)
+	snap, _, _ := compiler.New(compiler.Config{TunnelPort: 4789}).Compile(c)
 	return snap
 }
 
@@ -53,7 +53,7 @@ func TestForwardingRenumbers(t *testing.T) {
 	node, _ := objects.TrimNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
 		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}}})
 	c.Add(node.ID, node)
-	compile := compiler.New(compiler.Config{Direct: true})
+	compile := compiler.New(compiler.Config{TunnelPort: 4789})
 	snap, _, _ := compile.Compile(c)
 	for _, forwarding := range []string{"direct", "nat", "direct"} {
 		before := map[services.BackendRef]bool{}

@@ -14,7 +14,7 @@ func BenchmarkDirectChange(b *testing.B) {
 	for _, nodes := range []int{100, 5000} {
 		for _, direct := range []bool{false, true} {
 			b.Run(fmt.Sprintf("nodes=%d/direct=%v", nodes, direct), func(b *testing.B) {
-				l := &limited{New(Config{ClusterIPs: true, Direct: true}), nil, tracker.New()}
+				l := &limited{New(Config{ClusterIPs: true, TunnelPort: 4789}), nil, tracker.New()}
 				l.upsertNodes(nodes)
 				s := directWide("d", 1, 1)
 				if !direct {

@@ -209,7 +209,7 @@ func (l *limited) backends() (n int) {
 // when there are fewer Nodes.
 func TestNodesOfDirectServicesAreShared(t *testing.T) {
 	const ports, nodes = 60, 100
-	l := newLimited(t, Config{Direct: true, NamespaceShare: 1})
+	l := newLimited(t, Config{TunnelPort: 4789, NamespaceShare: 1})
 	l.upsertNodes(nodes)
 	fit := maxBackends / 100 / (ports * nodes)
 	for i := range fit + 2 {
@@ -236,7 +236,7 @@ func TestNodesOfDirectServicesAreShared(t *testing.T) {
 // endpoints.
 func TestNodesOfOneServiceAreBounded(t *testing.T) {
 	const nodes = 2000
-	l := newLimited(t, Config{Direct: true})
+	l := newLimited(t, Config{TunnelPort: 4789})
 	l.upsertNodes(nodes)
 	l.tracker.Upsert(limitsSource, directWide("d", maxServiceBackends/nodes+5, 1))
 	_, problems, _ := l.Compile(l.tracker.Changes())

@@ -160,7 +160,7 @@ func (c *nodeCount) member() (services.BackendFlags, uint16) {
 
 // directProblems reports a Service with direct return that this gateway does not offer.
 func (r *run) directProblems(u *unit) []objects.Problem {
-	if u.service == nil || !u.service.Direct || r.cfg.Config.Direct {
+	if u.service == nil || !u.service.Direct || r.cfg.TunnelPort != 0 {
 		return nil
 	}
 	return []objects.Problem{{Object: u.service.ID, Field: "metadata.annotations[sluice.dev/forwarding]",

@@ -21,7 +21,7 @@ func (r *run) configure(old *Config) {
 	cfg := &r.cfg.Config
 	s := r.builder.Settings()
 	s.SelectKey, s.UnservedPort, s.SNATPorts = cfg.SelectKey, cfg.UnservedPort, cfg.SNATPorts
-	s.ResetUnknown = cfg.ResetUnknown
+	s.ResetUnknown, s.TunnelPort = cfg.ResetUnknown, cfg.TunnelPort
 	s.SNAT4, s.SNAT6 = slices.Clone(cfg.SNAT4), slices.Clone(cfg.SNAT6)
 	s.SNATByRoute4, s.SNATByRoute6 = cfg.SNATByRoute4, cfg.SNATByRoute6
 	s.Group4, s.Group6, s.GroupSources = cfg.Group4, cfg.Group6, slices.Clone(cfg.GroupSources)

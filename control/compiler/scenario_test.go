@@ -209,7 +209,7 @@ func parseGateway(t *testing.T, text string) (cfg compiler.Config) {
 		case "external-ips":
 			cfg.ExternalIPs = append(cfg.ExternalIPs, netip.MustParsePrefix(w[1]))
 		case "direct":
-			cfg.Direct = true
+			cfg.TunnelPort = 4789
 		case "cluster-ips":
 			cfg.ClusterIPs = true
 		case "cluster-cidr":

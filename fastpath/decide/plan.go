@@ -101,7 +101,7 @@ func (s *Planner) Plan(n *Plan, req *Request) {
 	switch {
 	case n.Outcome == services.Unserved:
 		s.unserved(n, req.Tuple)
-	case s.Forged(req.Tuple.Src), s.Snap.FromFrontend(req.Tuple, n.Frontend):
+	case s.Forged(req.Tuple.Src), s.Snap.FromFrontend(req.Tuple, n.Frontend), s.Snap.IntoTunnel(req.Tuple):
 		n.Verdict = dropped(reason.SpoofedSource)
 	case req.Tuple.Stateful() && !req.Opens && !n.Frontend.Service.Direct:
 		n.Verdict, n.Reset = dropped(reason.NoFlow), s.resets(n, req)

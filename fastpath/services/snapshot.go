@@ -307,6 +307,10 @@ type Snapshot struct {
 	// Zero: there is none. GroupSources are the source addresses of all gateways of the group.
 	Group4, Group6 header.Addr
 	GroupSources   []header.Addr
+	// TunnelPort is the UDP port of the tunnel to nodes with direct return; 0: there is none. Nodes
+	// admit packets to it by their source, so no packet of a Service may leave with an address of
+	// this gateway to that port: no backend has it, and see IntoTunnel.
+	TunnelPort uint16
 	// SNATPorts is the range for source ports of addresses that the node also has: see SourcePorts.
 	SNATPorts PortRange
 
@@ -396,6 +400,13 @@ func (s *Snapshot) FromFrontend(t *header.Tuple, to *Frontend) bool {
 	}
 	f, ok := s.frontends.get(FrontendKey{t.Src, t.SrcPort, t.Proto})
 	return ok && (f.Kind != ExternalIP || f.Service.Namespace == to.Service.Namespace)
+}
+
+// IntoTunnel reports whether replies to a packet from outside, whose source may be forged, would
+// leave with an address of this gateway to the tunnel's port.
+func (s *Snapshot) IntoTunnel(t *header.Tuple) bool {
+	return t.SrcPort == s.TunnelPort && t.SrcPort != 0 && t.Proto == header.ProtoUDP &&
+		s.Owned(t.Dst)&(AddrNode|AddrLocal|AddrSNAT) != 0
 }
 
 // Owned returns the roles of an address; zero if it is not an address of this gateway.

@@ -62,6 +62,10 @@ func (a *answer) advice(v *status.ExplainView, malformed reason.Drop) string {
 			return fmt.Sprintf("%v is itself a frontend of this gateway: if a client has the address, "+
 				"it must use another port", v.From)
 		}
+		if a.snapshot.IntoTunnel(&a.tuple) {
+			return "replies to the port of the tunnel to nodes (directReturn.port) would look like packets of the " +
+				"tunnel: the client must use another port"
+		}
 		return fmt.Sprintf("%v is an address of this gateway and cannot be a source outside of it: if another host "+
 			"has the address, too, change one of them", v.From.Addr())
 	case reason.NoRoute:

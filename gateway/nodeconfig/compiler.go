@@ -34,7 +34,9 @@ func Compiler(
 		MaxFrontends: programRoom, MaxAddrs: programRoom, MaxSources: programRoom,
 	}
 	proxied(&c.Proxy, &cc)
-	cc.Direct = c.DirectReturn.VNI != 0
+	if c.DirectReturn.VNI != 0 {
+		cc.TunnelPort = uint16(c.DirectReturn.Port)
+	}
 	cc.Limits = services.Limits{
 		SourceConnections:    uint32(c.Limits.ConnectionsPerSource),
 		SourceNewConnections: uint32(c.Limits.NewConnectionsPerSource),

@@ -7,6 +7,7 @@ import (
 
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/control/compiler"
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/fastpath/services"
 )
 
@@ -29,5 +30,16 @@ func TestProxied(t *testing.T) {
 	if !cc.ClusterIPs || !slices.Equal(cc.ClusterCIDRs, pods) || !cc.MasqueradeAll || !cc.StrictSourceRanges ||
 		!cc.RetryOther {
 		t.Errorf("%+v lacks something", cc)
+	}
+}
+
+// TestTunnelPort: the compiler knows the tunnel's port only if there is a tunnel.
+func TestTunnelPort(t *testing.T) {
+	for vni, want := range map[int]uint16{0: 0, 20942: 4790} {
+		c := config.Default()
+		c.DirectReturn = config.DirectReturn{VNI: vni, Port: 4790}
+		if cc := Compiler(c, "gw", [2]uint64{}, nil, nil, objects.NodeInfo{}); cc.TunnelPort != want {
+			t.Errorf("VNI %d: port %d, want %d", vni, cc.TunnelPort, want)
+		}
 	}
 }
