@@ -232,8 +232,11 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 	} else if reset {
 		mark.And(^uint32(markReset))
 	}
-	if mark.Load()&markLostTold != 0 { // a record from before that changes nothing
+	switch m := mark.Load(); {
+	case m&markLostTold != 0: // a record from before that changes nothing
 		mark.And(^uint32(markLost | markLostTold))
+	case m&markLost != 0:
+		h.change(ref) // the owner does not know
 	}
 	if proven := Proven(r.State); proven && !known {
 		mark.Or(markProven)
@@ -259,7 +262,9 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 			n = m.WithState(s).At(now.Ticks()) &^ conn.MetaNotes
 		}
 		if s == r.State {
-			n = r.ResetCopy(m, n, reset, now.Ticks())
+			if n = r.ResetCopy(m, n, reset, now.Ticks()); n.Reset() != r.Reset && s.Connection() {
+				h.change(ref) // the owner does not know
+			}
 		}
 		acked := r.Meta(0) & (conn.MetaHeaderAcked | conn.MetaHasISN)
 		switch {

@@ -596,11 +596,19 @@ func TestCopyOfResetFlow(t *testing.T) {
 // TestLostStays: the owner learns that a copy's backend has lost the connection, also if a record
 // of the owner arrives first.
 func TestLostStays(t *testing.T) {
-	_, h := groupTable(t, 100, 0)
+	tb, h := groupTable(t, 100, 0)
 	rec := foreign(false, 1, Established)
 	r, _ := h.Copy(bootTime, 1, &rec)
 	h.EndLost(r)
-	h.UpdateCopy(r, &rec, bootTime)
+	for range 2 {
+		told := false
+		h.Publish()
+		tb.Changed(func(of Ref) { told = told || of == r })
+		if !told || !h.Live(r) {
+			t.Error("the owner is not told")
+		}
+		h.UpdateCopy(r, &rec, bootTime) // the next stream has the record
+	}
 	if !h.Sight(r).Lost {
 		t.Error("a record that was under way has removed the note")
 	}

@@ -217,9 +217,14 @@ func (c *Copies) remove(n uint32) Age {
 // owner knows its own sightings only.
 const maxSeen = 1 << 16
 
-// Seen notes that packets have changed the copy in record n.
+// told reports whether the owner has sent the record of a copy on the present stream. So it numbers
+// the flow as the copy's entry does, also while it sends the records of other flows.
+func (c *Copies) told(e entry) bool { return e.word == c.pass<<entryPass|entryPresent|c.owner }
+
+// Seen notes that packets have changed the copy in record n. What has changed before the owner sent
+// its record on the present stream is noted by Put.
 func (c *Copies) Seen(n uint32) {
-	if c.inStep && len(c.seen) < maxSeen {
+	if c.told(c.index[n]) && len(c.seen) < maxSeen {
 		c.seen = append(c.seen, n)
 	}
 }
@@ -229,7 +234,7 @@ func (c *Copies) Sightings(to []Sighting, max int) []Sighting {
 	n := min(len(c.seen), max)
 	for _, at := range c.seen[:n] {
 		e := c.index[at]
-		if e.word&(entryOwner|entryPresent) != c.owner|entryPresent {
+		if !c.told(e) {
 			continue
 		}
 		if s := c.store.Sight(at); s.State != conn.None {

@@ -287,6 +287,29 @@ func (l *lab) kill(id int) {
 	}
 }
 
+// resize restarts a gateway with a table of another number of IPv4 flows.
+func (l *lab) resize(id int, flows uint32) {
+	l.kill(id)
+	l.config.IPv4Flows = flows
+	l.start(id, 1, true)
+}
+
+// fill gives a gateway flows of IPv4 that no packet uses.
+func (l *lab) fill(id int, flows uint32) {
+	g := l.gateways[id]
+	g.x.Do(func() {
+		for n := range flows {
+			r := group.Record{State: flowtable.Established}
+			r.Client, r.Reply = benchTuples(id, n)
+			if slot, ok := g.Make(&r); ok {
+				g.ledger.Begin(slot)
+			} else {
+				l.t.Errorf("gateway %d has no room for flow %d", id, n)
+			}
+		}
+	})
+}
+
 // lose deletes the flow table of a gateway that was killed.
 func (l *lab) lose(id int) {
 	if err := os.Remove(filepath.Join(l.directory, fmt.Sprint("flows-", id))); err != nil {

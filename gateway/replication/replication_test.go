@@ -970,27 +970,64 @@ func (l *lab) at(id int, c *connection, do func(h *flowtable.Handle, r flowtable
 	})
 }
 
-// TestLateSighting: the owner learns of a proof that has passed another gateway while it did not
-// reach that one.
+// TestLateSighting: the owner learns of what has passed another gateway while it did not reach that
+// one, although the records of its flows take several frames: the proof of a handshake, an RST, and
+// data after an RST.
 func TestLateSighting(t *testing.T) {
-	inLab(t, 2, func(l *lab) {
-		c := newConnection(families[0], 1000)
-		c.syn(l, 0)
-		c.answer(l, 0)
-		l.settle(0)
-		l.take(0)
-		l.cut[0][1].Store(true)
-		c.passes(l, 1, "the client's ACK", headertest.TCP(c.client, c.vip, ack), c.source, c.backend)
-		l.settle(400 * time.Millisecond)
-		if s := l.state(0, c); s != flowtable.SynRecv {
-			t.Errorf("while the network is cut, the flow is %v", s)
+	lateSighting := func(killed bool) func(*testing.T) {
+		return func(t *testing.T) {
+			l := newLab(t, 2, flowtable.DefaultTimeouts().Established)
+			for id := range l.gateways {
+				l.resize(id, 16_384)
+			}
+			l.settle(time.Second)
+			young, reset, alive := newConnection(families[0], 1000), newConnection(families[0], 1001),
+				newConnection(families[0], 1002)
+			for _, c := range []*connection{reset, alive} {
+				c.establish(l, 0)
+			}
+			l.send(0, headertest.TCP(alive.client, alive.vip, headertest.RST|ack))
+			l.take(0)
+			young.syn(l, 0)
+			young.answer(l, 0)
+			l.settle(0)
+			l.take(0)
+			l.fill(0, 8000)
+			l.settle(time.Second)
+			if killed {
+				l.kill(0)
+			}
+			l.cut[0][1].Store(true)
+			young.passes(l, 1, "the client's ACK", headertest.TCP(young.client, young.vip, ack), young.source,
+				young.backend)
+			l.send(1, headertest.TCP(reset.client, reset.vip, headertest.RST|ack))
+			l.one(1, "an RST")
+			data := headertest.TCP(alive.client, alive.vip, psh|ack)
+			data.Payload = []byte("alive")
+			alive.passes(l, 1, "data", data, alive.source, alive.backend)
+			l.settle(400 * time.Millisecond)
+			if s := l.state(0, young); !killed && s != flowtable.SynRecv {
+				t.Errorf("while the network is cut, the flow is %v", s)
+			}
+			l.cut[0][1].Store(false)
+			if killed {
+				l.start(0, 1, true)
+			}
+			l.settle(time.Second)
+			for _, c := range []*connection{young, reset, alive} {
+				var r group.Record
+				l.at(0, c, func(h *flowtable.Handle, ref flowtable.Ref) { h.Record(ref, &r) })
+				if r.State != flowtable.Established || r.Reset != (c == reset) {
+					t.Errorf("after that, the flow of %s is %v, reset %t", c.client, r.State, r.Reset)
+				}
+			}
+			l.settle(40 * time.Second)
+			young.works(l, 0)
 		}
-		l.cut[0][1].Store(false)
-		l.settle(6 * time.Second)
-		if s := l.state(0, c); s != flowtable.Established {
-			t.Errorf("after that, the flow is %v", s)
-		}
-	})
+	}
+	for _, killed := range []bool{false, true} {
+		t.Run(fmt.Sprint("killed ", killed), func(t *testing.T) { synctest.Test(t, lateSighting(killed)) })
+	}
 }
 
 // TestSightings: what passes another gateway counts for the owner: the proof of the handshake, and
