@@ -183,9 +183,8 @@ func (d *Daemon) groupView() *status.GroupView {
 	errs, listener := d.group.Errors()
 	view := &status.GroupView{Listener: listener, Complete: v.Complete, HeldPorts: v.HeldPorts,
 		Flows: map[string]uint64{}}
-	for _, m := range v.Members {
-		view.Members = append(view.Members, status.GroupMemberView{Name: m.Name, Address: m.Address,
-			HasOurFlows: m.HasOurs, WeHaveItsFlows: m.HasIts, Copies: m.Copies, Lag: m.Lag, Error: errs[m.Number]})
+	for i := range v.Members {
+		view.Members = append(view.Members, memberView(&v.Members[i], errs[v.Members[i].Number]))
 	}
 	for _, s := range v.Standings {
 		view.Sources = append(view.Sources, status.GroupSourceView{Address: s.Address, State: d.sourceState(&s)})
@@ -197,6 +196,22 @@ func (d *Daemon) groupView() *status.GroupView {
 		}
 	}
 	return view
+}
+
+// memberView describes another gateway for the status; ended is the reason of the last
+// stream's end.
+func memberView(m *members.Member, ended string) status.GroupMemberView {
+	list := []string{ended}
+	const why = ", for lack of room or for flows of its own"
+	if m.HasOurs && m.Refused > 0 {
+		list = append(list, fmt.Sprint("it has refused flows of this gateway: ", m.Refused, why))
+	}
+	if m.HasIts && m.RefusedIts > 0 {
+		list = append(list, fmt.Sprint("this gateway has refused flows of it: ", m.RefusedIts, why))
+	}
+	return status.GroupMemberView{Name: m.Name, Address: m.Address, HasOurFlows: m.HasOurs && m.Refused == 0,
+		WeHaveItsFlows: m.HasIts && m.RefusedIts == 0, Copies: m.Copies, Lag: m.Lag,
+		Error: strings.Join(slices.DeleteFunc(list, func(s string) bool { return s == "" }), "; ")}
 }
 
 // sourceState describes a source address for the status: as open only if workers have it.
@@ -241,15 +256,15 @@ func (d *Daemon) groupConditions() (list []status.ConditionView) {
 			without = append(without, m.Name+why)
 		}
 		if !m.WeHaveItsFlows {
-			lost = append(lost, m.Name)
+			lost = append(lost, m.Name+why)
 		}
 	}
 	if len(without) > 0 {
-		list = append(list, status.Warning("group", "without copies of this gateway's flows: "+
+		list = append(list, status.Warning("group", "without copies of all flows of this gateway: "+
 			strings.Join(without, ", ")))
 	}
 	if len(lost) > 0 {
-		list = append(list, status.Warning("group", "this gateway does not get the changes of flows of "+
+		list = append(list, status.Warning("group", "this gateway does not have all flows of "+
 			strings.Join(lost, ", ")+"; meanwhile it answers segments of unknown connections with silence, not RST"))
 	}
 	return append(list, sourceConditions(v)...)

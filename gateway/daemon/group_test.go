@@ -10,6 +10,7 @@ import (
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/conn"
+	"sluice.dev/sluice/gateway/members"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/serve/status"
 )
@@ -43,6 +44,27 @@ func TestSourceConditions(t *testing.T) {
 		}
 		if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
 			t.Errorf("%s: got %q, want %q", c.states, got, c.want)
+		}
+	}
+}
+
+// TestMemberView: another gateway has all flows only if it has refused none.
+func TestMemberView(t *testing.T) {
+	for _, c := range []struct {
+		m     members.Member
+		ended string
+		want  status.GroupMemberView
+	}{
+		{members.Member{}, "refused", status.GroupMemberView{Error: "refused"}},
+		{members.Member{HasOurs: true, HasIts: true}, "",
+			status.GroupMemberView{HasOurFlows: true, WeHaveItsFlows: true}},
+		{members.Member{HasOurs: true, HasIts: true, Refused: 3}, "", status.GroupMemberView{WeHaveItsFlows: true,
+			Error: "it has refused flows of this gateway: 3, for lack of room or for flows of its own"}},
+		{members.Member{HasOurs: true, HasIts: true, RefusedIts: 4}, "", status.GroupMemberView{HasOurFlows: true,
+			Error: "this gateway has refused flows of it: 4, for lack of room or for flows of its own"}},
+	} {
+		if got := memberView(&c.m, c.ended); got != c.want {
+			t.Errorf("%+v: %+v, want %+v", c.m, got, c.want)
 		}
 	}
 }

@@ -19,7 +19,7 @@ type Store interface {
 // Copies are the records of one owner that a member has, beside its flow table. They stay while the
 // owner is not heard.
 //
-//	pages   owner's slot ──► record of the member's table
+//	pages   owner's slot ──► record of the member's table, or refused
 //	index   record       ──► owner, slot, pass
 //
 // Invariant: a slot in pages and the entry of its record name each other.
@@ -28,6 +28,7 @@ type Copies struct {
 	store    Store
 	index    Index
 	pages    map[uint32]*page // of slots of the present incarnation
+	refusals int              // slots that are refused
 	present  uint64           // incarnation of the owner that sends on the stream
 	pass     uint32           // counts All; a copy with another pass was not repeated since
 	inStep   bool
@@ -76,6 +77,10 @@ const (
 
 const pageBits = 9
 
+// refused is in a page in place of a record: the owner has a flow in the slot, and the member has
+// refused its record.
+const refused = ^uint32(0)
+
 // page has the records of the copies of 512 slots.
 type page struct {
 	records [1 << pageBits]uint32
@@ -96,6 +101,7 @@ func (c *Copies) Recovered(n uint32) { c.index[n] = entry{word: c.owner} }
 // takes back.
 func (c *Copies) Connected(incarnation uint64) (earlier []uint32) {
 	c.inStep, c.complete, c.lapsed, c.seen = false, false, false, nil
+	c.forgetRefused()
 	if incarnation != c.present {
 		clear(c.pages)
 	}
@@ -125,9 +131,13 @@ func (c *Copies) Lost() { c.inStep, c.complete, c.lapsed = false, false, true }
 // InStep reports whether the member has all that the owner sent, as far as its lease holds.
 func (c *Copies) InStep() bool { return c.inStep }
 
+// Refused returns the number of flows that the owner has sent on the present stream, and that the
+// member has refused.
+func (c *Copies) Refused() int { return c.refusals }
+
 // MayReset reports whether the member may answer segments of unknown connections with RST, as far
 // as this owner goes and its lease holds.
-func (c *Copies) MayReset() bool { return c.inStep && c.complete }
+func (c *Copies) MayReset() bool { return c.inStep && c.complete && c.refusals == 0 }
 
 // Apply applies the next message of the stream. After a refusal there is no copy of the slot. Of a
 // Clear it returns the age of the last datagram of the copy. If the slot had no copy any more, the
@@ -140,6 +150,7 @@ func (c *Copies) Apply(msg *Message) (Refusal, Age) {
 		return c.set(msg.Slot, &msg.Record), 0
 	case Clear:
 		n := c.at(msg.Slot)
+		c.note(msg.Slot, 0)
 		if n == 0 {
 			return Accepted, 1
 		}
@@ -161,6 +172,7 @@ func (c *Copies) Apply(msg *Message) (Refusal, Age) {
 // after each refusal there is no copy of its slot.
 func (c *Copies) Refuse(msg *Message) {
 	c.Apply(&Message{Kind: Clear, Slot: msg.Slot, Seq: msg.Seq})
+	c.note(msg.Slot, refused)
 }
 
 // set makes or changes a copy. It replaces a copy of the slot with another port, and the copy of
@@ -173,20 +185,11 @@ func (c *Copies) set(slot uint32, r *Record) Refusal {
 	n, refusal := c.store.Put(before, r)
 	c.Ended(before)
 	if refusal != Accepted {
+		c.note(slot, refused)
 		return refusal
 	}
 	c.Ended(n) // another copy had the record, and nobody has said that it ended
-	p := c.pages[slot>>pageBits]
-	if p == nil {
-		p = new(page)
-		c.pages[slot>>pageBits] = p
-	}
-	if at := &p.records[slot%(1<<pageBits)]; *at == 0 {
-		*at = n
-		p.used++
-	} else {
-		*at = n
-	}
+	c.note(slot, n)
 	c.index[n] = entry{slot, c.pass<<entryPass | entryPresent | c.owner}
 	return Accepted
 }
@@ -198,10 +201,52 @@ func (c *Copies) at(slot uint32) uint32 {
 		return 0
 	}
 	n := p.records[slot%(1<<pageBits)]
+	if n == refused {
+		return 0
+	}
 	if e := c.index[n]; e.slot != slot || e.word&(entryOwner|entryPresent) != c.owner|entryPresent {
 		return 0 // another owner's copy has the record by now
 	}
 	return n
+}
+
+// note sets the record of the copy of a slot; 0 is none.
+func (c *Copies) note(slot, n uint32) {
+	p := c.pages[slot>>pageBits]
+	if p == nil {
+		if n == 0 {
+			return
+		}
+		p = new(page)
+		c.pages[slot>>pageBits] = p
+	}
+	at := &p.records[slot%(1<<pageBits)]
+	if *at == refused {
+		c.refusals--
+	}
+	if n == refused {
+		c.refusals++
+	}
+	if *at == 0 {
+		p.used++
+	}
+	if *at = n; n == 0 {
+		p.used--
+	}
+	if p.used == 0 {
+		delete(c.pages, slot>>pageBits)
+	}
+}
+
+// forgetRefused forgets which slots are refused: the owner offers their flows on its next stream.
+func (c *Copies) forgetRefused() {
+	for first, p := range c.pages {
+		for i := 0; c.refusals > 0 && i < len(p.records); i++ {
+			if p.records[i] == refused {
+				c.note(first<<pageBits+uint32(i), 0)
+			}
+		}
+	}
 }
 
 // remove ends the copy in record n, and returns the age of its last datagram; 0 is none.
@@ -254,12 +299,7 @@ func (c *Copies) Ended(n uint32) {
 	}
 	numbered := e.word&entryPresent != 0 && c.at(e.slot) == n
 	c.index[n] = entry{}
-	if !numbered {
-		return
-	}
-	p := c.pages[e.slot>>pageBits]
-	p.records[e.slot%(1<<pageBits)] = 0
-	if p.used--; p.used == 0 {
-		delete(c.pages, e.slot>>pageBits)
+	if numbered {
+		c.note(e.slot, 0)
 	}
 }

@@ -30,6 +30,7 @@ type Ledger struct {
 	peers     [MaxMembers]peer
 	held      map[header.Tuple]*held // by reply tuple
 	heldSlots map[uint32][]*held
+	refusals  [MaxMembers]int // slots with the member in refused
 	window    int
 	freed     func(slot uint32, forwarded int64)
 }
@@ -41,7 +42,7 @@ type slotNotes struct {
 	may        Members // may have the flow's record
 	told       Members // were sent it on their present stream
 	acked      Members // have acknowledged it on their present stream
-	refused    Members // have no room for it, or another flow of the client
+	refused    Members // have refused it, as they have no room or another flow of the client
 	changed    Members // have to be told the present record
 }
 
@@ -155,6 +156,9 @@ func (l *Ledger) Changed(slot uint32) {
 func (l *Ledger) End(slot uint32, reply header.Tuple) {
 	n := &l.slots[slot]
 	h := &held{reply: reply, slot: slot, generation: n.generation, by: n.may, told: n.told}
+	for m := range Member(MaxMembers) {
+		l.refuses(n, m, false)
+	}
 	*n = slotNotes{generation: n.generation, changed: n.changed}
 	l.Changed(slot)
 	l.hold(h)

@@ -13,7 +13,7 @@ func (l *Ledger) Connected(m Member) {
 		n := &l.slots[i]
 		n.told.remove(m)
 		n.acked.remove(m)
-		n.refused.remove(m)
+		l.refuses(n, m, false)
 	}
 	for _, h := range l.held {
 		h.told.remove(m)
@@ -166,7 +166,6 @@ func (l *Ledger) message(m Member, read func(slot uint32) (Record, bool)) (msg M
 func (l *Ledger) about(m Member, slot uint32, read func(slot uint32) (Record, bool)) Message {
 	n := &l.slots[slot]
 	n.acked.remove(m)
-	n.refused.remove(m)
 	record, live := read(slot)
 	if !live || n.flow == none {
 		return Message{Kind: Clear, Slot: slot}
@@ -192,13 +191,15 @@ func (l *Ledger) Applied(m Member, seq uint64, remarks []Remark) {
 			n := &l.slots[s.slot]
 			switch {
 			case n.flow == none || n.generation != s.generation:
-			case remark.Reason == OtherFlow:
-				n.refused.add(m)
-				n.flow = yields
-			case remark.Reason != Accepted:
-				n.refused.add(m)
-			default:
+			case remark.Reason == Accepted:
 				n.acked.add(m)
+				l.refuses(n, m, false)
+			default:
+				n.acked.remove(m)
+				l.refuses(n, m, true)
+				if remark.Reason == OtherFlow {
+					n.flow = yields
+				}
 			}
 			l.released(m, s, Unknown)
 		case Clear:
@@ -209,6 +210,22 @@ func (l *Ledger) Applied(m Member, seq uint64, remarks []Remark) {
 		}
 	}
 }
+
+// refuses notes whether a member has refused the record of a slot that it was sent last.
+func (l *Ledger) refuses(n *slotNotes, m Member, refuses bool) {
+	switch {
+	case refuses == n.refused.Has(m):
+	case refuses:
+		n.refused.add(m)
+		l.refusals[m]++
+	default:
+		n.refused.remove(m)
+		l.refusals[m]--
+	}
+}
+
+// Refused returns the number of flows that a member in step has refused.
+func (l *Ledger) Refused(m Member) int { return l.refusals[m] }
 
 // Verdict is whether the SYN-ACK of a flow may leave.
 type Verdict uint8

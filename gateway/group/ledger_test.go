@@ -107,12 +107,62 @@ func TestVerdict(t *testing.T) {
 	if v := p.Verdict(2); v != RefusedByMember {
 		t.Errorf("with a full table the verdict is %d, want RefusedByMember", v)
 	}
-	if len(p.table) != 1 || !p.copies.InStep() || !p.copies.MayReset() {
+	if len(p.table) != 1 || !p.copies.InStep() {
 		t.Errorf("the member has %d copies, in step %t", len(p.table), p.copies.InStep())
 	}
 	p.Lost(0)
 	if v := p.Verdict(1); v != NoMember {
 		t.Errorf("without a member the verdict is %d, want NoMember", v)
+	}
+}
+
+// TestRefused: owner and member count refused flows, and the member answers with RST only if there
+// is none: each has ended, or was accepted later.
+func TestRefused(t *testing.T) {
+	p := newPairing(0)
+	p.begin(1, 100, 1)
+	p.exchange()
+	want := func(what string, n int) {
+		t.Helper()
+		p.exchange()
+		if p.Refused(0) != n || p.copies.Refused() != n || p.copies.MayReset() != (n == 0) {
+			t.Errorf("%s: the owner counts %d refused flows, the member %d, want %d; may reset %t", what, p.Refused(0),
+				p.copies.Refused(), n, p.copies.MayReset())
+		}
+	}
+	p.full = true
+	for slot := range uint32(4) {
+		p.begin(2+slot, 200, uint16(2+slot))
+	}
+	want("a full table", 4)
+	p.Changed(1)
+	want("a change for which there is no room", 5)
+	p.end(2)
+	want("the end of a flow", 4)
+	p.end(3)
+	p.begin(3, 300, 3)
+	want("another flow in the slot", 4)
+	p.Lost(0)
+	p.copies.Connected(1)
+	p.Connected(0)
+	if p.Refused(0)+p.copies.Refused() != 0 {
+		t.Errorf("a new stream begins with %d and %d refused flows", p.Refused(0), p.copies.Refused())
+	}
+	want("a new stream", 4)
+	p.full = false
+	p.Changed(1)
+	p.Changed(3)
+	want("room for two", 2)
+	p.copies.Refuse(&Message{Slot: 1})
+	if n := p.copies.Refused(); n != 3 {
+		t.Errorf("after a record of a foreign address the member counts %d refused flows", n)
+	}
+	p.Changed(1)
+	p.end(4)
+	p.end(5)
+	want("room for all", 0)
+	if len(p.copies.pages) != 1 || p.copies.pages[0].used != 2 {
+		t.Errorf("pages %v", p.copies.pages)
 	}
 }
 

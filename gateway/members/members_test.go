@@ -233,6 +233,21 @@ func TestThreeGateways(t *testing.T) {
 	b.until("a copy of each flow", b.copies(101))
 }
 
+// TestRefusedFlows: both gateways show how many flows one of them has no room for.
+func TestRefusedFlows(t *testing.T) {
+	l := newLab(t, 2)
+	a, b := l.gateways[0], l.gateways[1]
+	a.start(false)
+	b.start(false)
+	a.until("in step", inStep)
+	a.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+	for port := range uint16(130) { // copies of one gateway take half of the table
+		a.flow(1000 + port)
+	}
+	a.until("refused", func(v *View) bool { return v.Members[0].Refused == 2 && v.Members[0].RefusedIts == 0 })
+	b.until("refusing", func(v *View) bool { return v.Members[0].RefusedIts == 2 && v.Members[0].Refused == 0 })
+}
+
 // TestKeptTable: after the crash of a process alone, the same addresses and flows go on.
 func TestKeptTable(t *testing.T) {
 	l := newLab(t, 3)

@@ -37,10 +37,12 @@ type Member struct {
 	Number  group.Member
 	Name    string
 	Address netip.AddrPort
-	HasOurs bool // it has all flows of this gateway
-	HasIts  bool // this gateway has all of its flows
+	HasOurs bool // it has all flows of this gateway except Refused
+	HasIts  bool // this gateway has all of its flows except RefusedIts
 	Copies  int  // of its flows
 	Lag     int  // changes of this gateway's flows that it has not acknowledged
+
+	Refused, RefusedIts int // flows of this gateway that it has refused, and the reverse
 }
 
 func (v *View) closed() bool {
@@ -167,7 +169,8 @@ func (m *Members) look() {
 		}
 		o := Member{Number: group.Member(i), Name: of.Name, Address: of.Address, HasIts: m.exchange.InStep(i),
 			HasOurs: ledger.View(group.Member(i)) == group.InStep, Copies: m.c.Table.CopiesOf(i + 1),
-			Lag: ledger.Lag(group.Member(i))}
+			Lag: ledger.Lag(group.Member(i)), Refused: ledger.Refused(group.Member(i)),
+			RefusedIts: m.flows.Copies(i).Refused()}
 		v.Copied = v.Copied || o.HasOurs
 		all = all && o.HasIts
 		v.Members = append(v.Members, o)

@@ -584,6 +584,61 @@ func TestSilence(t *testing.T) {
 	})
 }
 
+// TestSilenceOfAFullTable: a gateway whose table has no room for a flow answers no unknown segment
+// with RST, until it has all flows.
+func TestSilenceOfAFullTable(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		l.resize(1, 16)
+		l.settle(time.Second)
+		var open []*connection
+		for port := range 12 {
+			c := newConnection(families[0], 1000+port)
+			c.establish(l, 0)
+			open = append(open, c)
+		}
+		l.settle(0)
+		refused := func() (mine, its int) {
+			l.gateways[0].x.Do(func() { mine = l.gateways[0].Ledger().Refused(0) })
+			l.gateways[1].x.Do(func() { its = l.gateways[1].Copies(0).Refused() })
+			return mine, its
+		}
+		if mine, its := refused(); mine != 4 || its != 4 {
+			t.Errorf("gateway 0 counts %d refused flows, gateway 1 %d, want 4", mine, its)
+		}
+		for range 2 {
+			for _, c := range open {
+				if l.state(1, c) != flowtable.None {
+					continue
+				}
+				l.send(1, headertest.TCP(c.client, c.vip, psh|ack))
+				if list, _ := l.take(1); len(list) > 0 {
+					t.Errorf("client %s, whose flow has no copy, gets flags %#x", c.client, list[0].TCPFlags)
+				}
+			}
+			l.settle(400 * time.Millisecond)
+		}
+		for _, c := range open {
+			p := headertest.TCP(c.backend, c.source, headertest.RST|ack)
+			l.send(0, p)
+			l.take(0)
+		}
+		l.settle(2 * time.Minute)
+		if mine, its := refused(); mine != 0 || its != 0 {
+			t.Errorf("when all flows have ended, gateway 0 counts %d refused flows, gateway 1 %d", mine, its)
+		}
+		answered := 0
+		for range 2 {
+			l.send(1, headertest.TCP(join(families[0].client, 7), join(families[0].vip, 80), ack))
+			list, _ := l.take(1)
+			answered += len(list)
+			l.settle(400 * time.Millisecond)
+		}
+		if answered != 1 {
+			t.Errorf("an unknown connection gets %d answers", answered)
+		}
+	})
+}
+
 // TestTwoFlowsOfAClient: a SYN that reaches two gateways makes two flows. One of them ends, the
 // higher gateway's, unless its SYN-ACK has left.
 func TestTwoFlowsOfAClient(t *testing.T) {

@@ -31,7 +31,7 @@ type GroupMemberView struct {
 	// that it has not acknowledged.
 	Copies int    `json:"copies"`
 	Lag    int    `json:"lag"`
-	Error  string `json:"error,omitempty"` // why the last stream has ended
+	Error  string `json:"error,omitempty"` // why the last stream has ended, or flows are refused
 }
 
 // SourceOpening is the state of a source address whose ports new flows get as soon as workers have
