@@ -193,7 +193,9 @@ func (l *Ledger) Applied(m Member, seq uint64, remarks []Remark) {
 			case n.flow == none || n.generation != s.generation:
 			case remark.Reason == Accepted:
 				n.acked.add(m)
-				l.refuses(n, m, false)
+				if l.refuses(n, m, false); n.flow == yields && n.refused == 0 {
+					n.flow = live // the member's own flow has ended
+				}
 			default:
 				n.acked.remove(m)
 				l.refuses(n, m, true)
@@ -226,6 +228,32 @@ func (l *Ledger) refuses(n *slotNotes, m Member, refuses bool) {
 
 // Refused returns the number of flows that a member in step has refused.
 func (l *Ledger) Refused(m Member) int { return l.refusals[m] }
+
+// Offers reports whether members in step have refused flows.
+func (l *Ledger) Offers() bool {
+	for m := range l.peers {
+		if l.peers[m].view == InStep && l.refusals[m] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Offer notes that members in step that have refused the record of a slot are to get it again. It
+// returns false if there are none.
+func (l *Ledger) Offer(slot uint32) (offered bool) {
+	n := &l.slots[slot]
+	for m := range Member(MaxMembers) {
+		p := &l.peers[m]
+		if !n.refused.Has(m) || p.view != InStep || n.changed.Has(m) {
+			continue
+		}
+		n.changed.add(m)
+		p.changes.push(slot)
+		offered = true
+	}
+	return offered
+}
 
 // Verdict is whether the SYN-ACK of a flow may leave.
 type Verdict uint8

@@ -166,6 +166,30 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestOffer: a refused flow is sent again to the member in step that has refused it, and is
+// protected when that one accepts it, although it had another flow of the client.
+func TestOffer(t *testing.T) {
+	p := newPairing(0)
+	p.exchange()
+	for slot := range uint32(2) {
+		p.begin(slot, uint16(slot), uint16(slot))
+	}
+	read := func(slot uint32) (Record, bool) { r, ok := p.flows[slot]; return r, ok }
+	p.Send(0, read, nil, 9)
+	first := p.peers[0].lastSeq - 1
+	p.Applied(0, first+1, []Remark{{Seq: first, Reason: OtherFlow}})
+	if v, other := p.Verdict(0), p.Verdict(1); v != Yield || other != Protected {
+		t.Errorf("verdicts %d and %d, want Yield, Protected", v, other)
+	}
+	if !p.Offers() || !p.Offer(0) || p.Offer(1) || p.Offer(2) {
+		t.Error("not the refused flow is offered")
+	}
+	msgs := p.exchange()
+	if len(msgs) != 1 || msgs[0].Slot != 0 || p.Verdict(0) != Protected || p.Offers() || p.Offer(0) {
+		t.Errorf("messages %+v, verdict %d, offered %t", msgs, p.Verdict(0), p.Offers())
+	}
+}
+
 // TestStateNotEvents: the changes of a slot between two calls of Send are one message.
 func TestStateNotEvents(t *testing.T) {
 	p := newPairing(0)

@@ -114,7 +114,7 @@ func (s store) Put(n uint32, r *group.Record) (uint32, group.Refusal) {
 	at, status := s.handle.Copy(s.now(), s.owner, r)
 	switch status {
 	case flowtable.Created:
-		if !s.Flows.copies[s.owner-1].InStep() {
+		if of := s.Flows.copies[s.owner-1]; !of.InStep() || of.Refused() > 0 { // it may be offered again
 			s.handle.MarkEarlier(at)
 		}
 		return s.table.Slot(at), group.Accepted

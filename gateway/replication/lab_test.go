@@ -310,6 +310,19 @@ func (l *lab) fill(id int, flows uint32) {
 	})
 }
 
+// empty ends all flows of a gateway.
+func (l *lab) empty(id int) {
+	g := l.gateways[id]
+	g.x.Do(func() {
+		g.enter()
+		for slot := range g.table.Slots() {
+			if r := g.table.AtSlot(slot); r != 0 && g.table.WasUsed(r) && g.handle.Live(r) {
+				g.handle.Delete(r)
+			}
+		}
+	})
+}
+
 // lose deletes the flow table of a gateway that was killed.
 func (l *lab) lose(id int) {
 	if err := os.Remove(filepath.Join(l.directory, fmt.Sprint("flows-", id))); err != nil {

@@ -64,6 +64,7 @@ type Flows struct {
 // look is the state of lookAtCopies.
 type look struct {
 	round, next uint32 // the round, and the next slot in it
+	offer       uint32 // the next slot to offer
 	at          int64  // when it was called last
 }
 
@@ -272,7 +273,7 @@ func (f *Flows) lookOutOfStep() {
 // them.
 const lookSlice = int64(10 * time.Millisecond)
 
-// lookAtCopies tells owners which copies packets use.
+// lookAtCopies tells owners which copies packets use, and offers own flows again.
 func (f *Flows) lookAtCopies() {
 	l, now := &f.look, f.c.Now()
 	passed := now - l.at
@@ -291,6 +292,24 @@ func (f *Flows) lookAtCopies() {
 	if l.next == slots {
 		l.next = 0
 		l.round++
+	}
+	f.offer(due)
+}
+
+// maxOffers bounds the flows that are offered again in a slice: 3,200 a second.
+const maxOffers = 32
+
+// offer looks at a number of slots for own flows that another gateway has refused, and offers them
+// again: it may have room by now, or its flow of the client may have ended.
+func (f *Flows) offer(slots int64) {
+	if !f.ledger.Offers() {
+		return
+	}
+	for offered := 0; slots > 0 && offered < maxOffers; slots-- {
+		if f.ledger.Offer(f.look.offer) {
+			offered++
+		}
+		f.look.offer = (f.look.offer + 1) % f.table.Slots()
 	}
 }
 

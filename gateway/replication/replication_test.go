@@ -639,6 +639,54 @@ func TestSilenceOfAFullTable(t *testing.T) {
 	})
 }
 
+// TestOfferedAgain: a gateway that has refused a flow gets a copy when it has room, or when its own
+// flow of the client has ended.
+func TestOfferedAgain(t *testing.T) {
+	t.Run("room", func(t *testing.T) { synctest.Test(t, testOfferedWithRoom) })
+	t.Run("another flow", func(t *testing.T) { synctest.Test(t, testOfferedAlone) })
+}
+
+func testOfferedWithRoom(t *testing.T) {
+	l := newLab(t, 2, idle)
+	l.resize(1, 16)
+	l.settle(time.Second)
+	l.fill(1, 16)
+	c := newConnection(families[0], 1000)
+	c.establish(l, 0)
+	l.settle(time.Second)
+	if s := l.state(1, c); s != flowtable.None {
+		t.Fatalf("a table without room has a flow in the state %v", s)
+	}
+	l.empty(1)
+	l.settle(20 * time.Second)
+	l.at(1, c, func(h *flowtable.Handle, r flowtable.Ref) {
+		if h.NewCopy(r, flowtable.Time(l.now()), time.Hour) {
+			t.Error("the copy counts as one of a new flow")
+		}
+	})
+	l.kill(0)
+	c.works(l, 1)
+}
+
+func testOfferedAlone(t *testing.T) {
+	l := newLab(t, 2, flowtable.DefaultTimeouts().Established)
+	l.cut[0][1].Store(true)
+	l.settle(time.Second)
+	both := [2]*connection{newConnection(families[0], 1000), newConnection(families[0], 1000)}
+	for id, c := range both {
+		c.syn(l, id)
+		c.answer(l, id)
+		l.settle(0)
+		l.one(id, "SYN-ACK")
+	}
+	l.cut[0][1].Store(false)
+	c := both[1]
+	c.passes(l, 1, "the client's ACK", headertest.TCP(c.client, c.vip, ack), c.source, c.backend)
+	l.settle(45 * time.Second) // the other flow ends after 30
+	l.kill(1)
+	c.works(l, 0)
+}
+
 // TestTwoFlowsOfAClient: a SYN that reaches two gateways makes two flows. One of them ends, the
 // higher gateway's, unless its SYN-ACK has left.
 func TestTwoFlowsOfAClient(t *testing.T) {
@@ -1268,7 +1316,7 @@ func (c *connection) datagrams(l *lab, id int) {
 }
 
 // TestRefusedOnce: two gateways that were out of step have a flow of one client each, whose
-// answers have left. When they are in step, each refuses the other's once, and is not told again.
+// answers have left. When they are in step, each refuses the other's, and does not ask for it.
 func TestRefusedOnce(t *testing.T) {
 	inLab(t, 2, func(l *lab) {
 		l.cut[0][1].Store(true)
