@@ -289,6 +289,10 @@ func (h *Handle) end(a *arena, i uint32, m conn.Meta, why End, hashes *[2]uint64
 	if tracked {
 		dead = m.Hold()
 	}
+	now := h.now.Ticks()
+	if until := h.t.restsUntil(m, now); until.Since(now) > 0 && !h.Direct(a.ref(i)) {
+		h.t.restingOf(m.Proto()).begin(hashes[ReplySide], until)
+	}
 	if tracked { // before the flow is seen as held: who finds it ended must find its port counted
 		h.t.group.held[family(a.v6)].Add(1)
 	}
@@ -304,10 +308,6 @@ func (h *Handle) end(a *arena, i uint32, m conn.Meta, why End, hashes *[2]uint64
 	h.t.book(a.flow(i))
 	if m.Charges() {
 		h.t.bookCharge(a, i, h.now)
-	}
-	now := h.now.Ticks()
-	if until := h.t.restsUntil(m, now); until.Since(now) > 0 && !h.Direct(a.ref(i)) {
-		h.t.restingOf(m.Proto()).begin(hashes[ReplySide], until) // before the key is free
 	}
 	a.remove(hashes[ClientSide], slotOf(i, ClientSide))
 	if tracked {

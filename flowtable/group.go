@@ -296,15 +296,18 @@ func (h *Handle) hold(a *arena, i uint32) {
 func (h *Handle) Release(r Ref, forwarded Time) {
 	a, i := h.arena(r&refV6 != 0), r.index()
 	m := a.flow(i).load()
-	if !m.Held() || !a.flow(i).swap(m, m.Dead()) {
+	if !m.Held() {
+		return
+	}
+	k := a.keyOf(i, ReplySide)
+	hash := h.secret.hash(a.v6, &k)
+	if forwarded != 0 && m.State().UDP() {
+		h.t.restingOf(k.proto).begin(hash, min(forwarded, h.now).Ticks()+Ticks(h.t.unanswered))
+	}
+	if !a.flow(i).swap(m, m.Dead()) {
 		return
 	}
 	h.t.group.held[family(a.v6)].Add(-1)
-	k := a.keyOf(i, ReplySide)
-	hash := h.secret.hash(a.v6, &k)
-	if forwarded != 0 && m.State().UDP() { // before the key is free
-		h.t.restingOf(k.proto).begin(hash, min(forwarded, h.now).Ticks()+Ticks(h.t.unanswered))
-	}
 	a.remove(hash, slotOf(i, ReplySide))
 	h.retire(r)
 }

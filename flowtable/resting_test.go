@@ -169,3 +169,53 @@ func TestPortRestsAfterExpiry(t *testing.T) {
 		}
 	}
 }
+
+// TestRestBeginsFirst: the rest of a port begins while the flow has the port still. The word of the
+// key is missing, so that begin panics.
+func TestRestBeginsFirst(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		tracked bool
+		end     func(h *Handle, r Ref)
+		held    bool // the flow is held before the end
+	}{
+		{"a flow ends", false, (*Handle).Delete, false},
+		{"a tracked flow ends", true, (*Handle).Delete, false},
+		{"a held port is released", true, func(h *Handle, r Ref) { h.Release(r, h.now) }, true},
+	} {
+		tb, h := groupTable(t, 100, 0)
+		f := newFlow(header.ProtoUDP, false, 1)
+		f.Tracked = c.tracked
+		r := h.mustCreate(t, bootTime, f)
+		reply := h.reply(r)
+		if c.held {
+			h.Tell(r)
+			h.Delete(r)
+		}
+		before := h.Flow(r).load()
+		words := tb.resting[restingUDP].words
+		tb.resting[restingUDP].words = nil
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: its port does not rest", c.name)
+				}
+			}()
+			c.end(h, r)
+		}()
+		if m := h.Flow(r).load(); m != before || m.Held() != c.held {
+			t.Errorf("%s: before its port rests, it is %v, held %t", c.name, m.State(), m.Held())
+			continue
+		}
+		tb.resting[restingUDP].words = words
+		if c.end(h, r); h.Live(r) || h.Held(r) {
+			t.Errorf("%s: it does not", c.name)
+		}
+		again := newFlow(header.ProtoUDP, false, 2)
+		again.Backend, again.Ports = f.Backend, Ports{First: reply.DstPort, Count: 1}
+		if _, s := h.Create(bootTime, &again); s != PortsExhausted {
+			t.Errorf("%s: another client asks for the port: %v", c.name, s)
+		}
+		validate(t, tb)
+	}
+}
