@@ -337,6 +337,25 @@ func TestHeldPortsThatDoNotFit(t *testing.T) {
 	validate(t, tb)
 }
 
+// TestDamagedHeldPort: a port that is not held any more, because its record is damaged, is counted.
+func TestDamagedHeldPort(t *testing.T) {
+	c := Config{IPv4Flows: 100, Timeouts: DefaultTimeouts(), Group: true}
+	tb, h := testTableOf(t, c)
+	r := h.mustCreate(t, bootTime, tracked(false, 1))
+	h.Tell(r)
+	h.Delete(r)
+	h.Flow(r).sum++
+	want := Recovery{Torn: 1, Damaged: 1}
+	if _, _, rec := recovered(t, copyOf(tb.mem), c, bootTime); rec != want {
+		t.Errorf("%+v, want %+v", rec, want)
+	}
+	size, _ := Size(c)
+	_, rec, err := moveFlows(tb, readerOf(headVersion), heapMemory(size), c, bootTime, false)
+	if rec.Torn != want.Torn || rec.Damaged != want.Damaged || err != nil {
+		t.Errorf("moved: %+v, %v, want %+v", rec, err, want)
+	}
+}
+
 func TestHoldPort(t *testing.T) {
 	tb, h := groupTable(t, 100, 0)
 	rec := foreign(false, 1, Established)

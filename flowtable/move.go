@@ -74,7 +74,7 @@ func (m *mover) flow(from, to *arena, i uint32, w conn.Meta) error {
 	hs := m.h.secret.both(from, i)
 	switch {
 	case !f.whole(w, &hs, m.now):
-		m.rec.Torn++
+		m.rec.torn(w)
 		return nil
 	case m.h.t.lifetimes.Expired(w, m.now) && !m.h.t.Grouped():
 		m.rec.Expired++
@@ -96,7 +96,7 @@ func (m *mover) flow(from, to *arena, i uint32, w conn.Meta) error {
 	}
 	switch {
 	case result == taken:
-		m.rec.Torn++ // two records have one key, as in recoverFlow
+		m.rec.torn(w) // two records have one key, as in recoverFlow
 	case m.force:
 		m.lose(w, hs[ReplySide])
 	default:
@@ -126,7 +126,9 @@ func (m *mover) held(from, to *arena, i uint32, w conn.Meta) error {
 		}
 	}
 	switch {
-	case result != full:
+	case result == inserted:
+	case result == taken:
+		m.rec.torn(w)
 	case m.force:
 		m.lose(w, m.h.secret.both(from, i)[ReplySide])
 	default:

@@ -17,8 +17,11 @@ type Recovery struct {
 	Recovered int // live again, with binding 0 and no owner
 	Expired   int // dropped
 	Torn      int // half-written, damaged, or two with one key: dropped
-	Fresh     bool
-	Why       string // why Fresh, or why Kept
+	// Damaged counts torn records that were not half-written: an earlier process had a flow, or
+	// held a port, that is lost.
+	Damaged int
+	Fresh   bool
+	Why     string // why Fresh, or why Kept
 
 	// Moved: the flows were in a table of another size, FoundFlows (IPv4 and IPv6), or of another
 	// version, FoundVersion.
@@ -101,9 +104,12 @@ func (t *Table) recoverArena(a *arena, now Ticks, rec *Recovery) {
 		if o := f.owner.Load(); o&ownerFlags != 0 {
 			f.owner.Store(o &^ ownerFlags) // counts begin at 0; Bind, Adopt and Charge count live flows
 		}
-		if m := f.load(); m.Held() && h.recoverHeld(a, i) == inserted {
+		switch m := f.load(); {
+		case m.Held() && h.recoverHeld(a, i) == inserted:
 			last = i
-		} else if m.State() != None && h.recoverFlow(a, i, now, rec) {
+		case m.Held() && t.Grouped():
+			rec.torn(m)
+		case !m.Held() && m.State() != None && h.recoverFlow(a, i, now, rec):
 			last = i
 			d.note(t, a, i, f.load())
 		}
@@ -113,6 +119,14 @@ func (t *Table) recoverArena(a *arena, now Ticks, rec *Recovery) {
 	t.leftover[family(a.v6)] = d.rings(now)
 }
 
+// torn counts a record that is dropped.
+func (r *Recovery) torn(m conn.Meta) {
+	r.Torn++
+	if !m.Pending() || m.Held() {
+		r.Damaged++
+	}
+}
+
 // recoverFlow makes the flow of one record live, or drops it.
 func (h *Handle) recoverFlow(a *arena, i uint32, now Ticks, rec *Recovery) bool {
 	f := a.flow(i)
@@ -120,11 +134,11 @@ func (h *Handle) recoverFlow(a *arena, i uint32, now Ticks, rec *Recovery) bool 
 	hs := h.secret.both(a, i)
 	switch {
 	case !f.whole(m, &hs, now):
-		rec.Torn++
+		rec.torn(m)
 	case h.t.lifetimes.Expired(m, now) && !h.t.Grouped(): // in a group the sweep holds their ports
 		rec.Expired++
 	case h.reinsert(a, i, &hs) != inserted:
-		rec.Torn++
+		rec.torn(m)
 	default:
 		rec.Recovered++
 		h.t.recovered[family(a.v6)][None]++

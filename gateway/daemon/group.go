@@ -51,9 +51,11 @@ func (d *Daemon) joinGroup(workers int) (err error) {
 }
 
 // keepsAll reports whether a table has all flows and held ports of the previous process. If some
-// did not fit, their ports are free here, and other gateways may have copies: for the group that is
-// a loss of memory.
-func keepsAll(r *flowtable.Recovery) bool { return !r.Fresh && !r.Unread && r.Lost == 0 }
+// did not fit, or were damaged, their ports are free here, and other gateways may have copies: for
+// the group that is a loss of memory.
+func keepsAll(r *flowtable.Recovery) bool {
+	return !r.Fresh && !r.Unread && r.Lost == 0 && r.Damaged == 0
+}
 
 // ofSource counts the flows with a source address.
 func (f *flowState) ofSource(a netip.Addr) int {

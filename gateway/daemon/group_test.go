@@ -2,9 +2,11 @@ package daemon
 
 import (
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"sluice.dev/sluice/announce/pulse"
 	"sluice.dev/sluice/config"
@@ -80,12 +82,57 @@ func TestKeepsAll(t *testing.T) {
 		{flowtable.Recovery{Recovered: 3, Moved: true}, true},
 		{flowtable.Recovery{Recovered: 3, Kept: true}, true},
 		{flowtable.Recovery{Recovered: 3, Moved: true, Lost: 1}, false},
+		{flowtable.Recovery{Recovered: 3, Torn: 1}, true}, // half-written: the process was killed
+		{flowtable.Recovery{Recovered: 3, Torn: 2, Damaged: 1}, false},
 		{flowtable.Recovery{Fresh: true}, false},
 		{flowtable.Recovery{Unread: true}, false},
 	} {
 		if got := keepsAll(&c.r); got != c.want {
 			t.Errorf("%+v: %t, want %t", c.r, got, c.want)
 		}
+	}
+}
+
+// TestKeepsAllOnADisk: after a reboot, which a table on a disk outlives, its flows are from the
+// future and dropped, and other gateways have copies.
+func TestKeepsAllOnADisk(t *testing.T) {
+	const booted, rebooted = flowtable.Time(30 * 24 * time.Hour), flowtable.Time(time.Minute)
+	c := flowtable.Config{IPv4Flows: 64, Timeouts: flowtable.DefaultTimeouts(), Group: true}
+	path := filepath.Join(t.TempDir(), "flows")
+	open := func(at flowtable.Time) *flowtable.File {
+		f, err := flowtable.OpenFile(path, c, at, flowtable.ResizeFit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	f := open(booted)
+	h, err := f.Table.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(last byte) header.Addr { return header.AddrFrom4([4]byte{192, 0, 2, last}) }
+	h.Enter(booted)
+	if _, s := h.Create(booted, &flowtable.NewFlow{Client: header.Tuple{Src: at(1), SrcPort: 1, Dst: at(2), DstPort: 80,
+		Proto: header.ProtoTCP}, Backend: at(3), BackendPort: 80, Source: at(4), SourcePort: 1,
+		Tracked: true}); s != flowtable.Created {
+		t.Fatal(s)
+	}
+	h.Leave()
+	for _, o := range []struct {
+		at   flowtable.Time
+		want bool
+	}{{booted + 1e9, true}, {rebooted, false}} {
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		f = open(o.at)
+		if got := keepsAll(&f.Recovery); got != o.want {
+			t.Errorf("at %v: %t, want %t: %+v", time.Duration(o.at), got, o.want, f.Recovery)
+		}
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -31,6 +31,9 @@ type onDisk struct {
 type inMemory struct {
 	statefile.Version
 	Incarnation uint64 `json:"incarnation"`
+	// Boot is the boot in which it was written. After the next one, a flow table on a disk may lack
+	// flows that were not written to it in time.
+	Boot string `json:"boot"`
 	// Sources are the source addresses that this gateway has or had in the group. Flows of the
 	// table may have them.
 	Sources []netip.Addr `json:"sources,omitempty"`
@@ -76,6 +79,7 @@ type Config struct {
 // Sources are the states of this gateway's source addresses. Any goroutine may use it.
 type Sources struct {
 	disk        string
+	boot        string
 	incarnation uint64
 	kept        bool
 	former      []netip.Addr
@@ -98,7 +102,11 @@ func Start(c Config) (*Sources, error) {
 	if err := os.MkdirAll(c.Disk, 0o700); err != nil {
 		return nil, fmt.Errorf("group.stateDir: %w", err)
 	}
-	s := &Sources{disk: filepath.Join(c.Disk, Name)}
+	boot, err := statefile.Boot()
+	if err != nil {
+		return nil, err
+	}
+	s := &Sources{disk: filepath.Join(c.Disk, Name), boot: boot}
 	var before onDisk
 	if err := statefile.Load(s.disk, version, &before); err != nil {
 		c.Log.Warn("the states of source addresses are lost: no flow is copied until this gateway has taken back "+
@@ -115,7 +123,8 @@ func Start(c Config) (*Sources, error) {
 	s.former = slices.DeleteFunc(slices.Clone(table.Sources), func(a netip.Addr) bool {
 		return slices.Contains(c.Own, a) || slices.Contains(c.Others, a)
 	})
-	if s.kept = c.Kept && before.Incarnation != 0 && table.Incarnation == before.Incarnation; s.kept {
+	s.kept = c.Kept && before.Incarnation != 0 && table.Incarnation == before.Incarnation && table.Boot == boot
+	if s.kept {
 		s.incarnation = before.Incarnation
 		return s, s.saveTable(memory, c.Own)
 	}
@@ -132,7 +141,7 @@ func Start(c Config) (*Sources, error) {
 
 // saveTable writes the file beside the flow table.
 func (s *Sources) saveTable(file string, own []netip.Addr) error {
-	table := inMemory{statefile.Version{Version: version}, s.incarnation, slices.Concat(own, s.former)}
+	table := inMemory{statefile.Version{Version: version}, s.incarnation, s.boot, slices.Concat(own, s.former)}
 	if err := statefile.Save(file, &table); err != nil {
 		return fmt.Errorf("stateDir: %w", err)
 	}

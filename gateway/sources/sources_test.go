@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -149,6 +150,18 @@ func TestAnotherTable(t *testing.T) {
 			other.memory, other.now = t.TempDir(), n.now.Add(time.Hour)
 			return errOf(Start(Config{Log: slog.New(slog.DiscardHandler), Disk: n.disk, Memory: other.memory,
 				Own: n.own, Now: other.now}))
+		},
+		"a reboot that left it on a disk": func(n *node) error {
+			boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+			if err != nil {
+				return err
+			}
+			file := filepath.Join(n.memory, Name)
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(file, bytes.Replace(text, bytes.TrimSpace(boot), []byte("another"), 1), 0o600)
 		},
 		"an unreadable file beside it": func(n *node) error {
 			return os.WriteFile(filepath.Join(n.memory, Name), []byte("{"), 0o600)

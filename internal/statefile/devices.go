@@ -35,11 +35,11 @@ type device[T any] struct {
 // is unknown. With the error, OpenDevices returns an empty Devices, for callers that can do without
 // the stored values.
 func OpenDevices[T any](path string) (*Devices[T], error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := Boot()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	f := &Devices[T]{path: path, boot: strings.TrimSpace(string(boot)), devices: map[string]device[T]{}}
+	f := &Devices[T]{path: path, boot: boot, devices: map[string]device[T]{}}
 	text, err := trusted.ReadState(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(text) == 0 {
 		return f, nil // empty: the machine crashed during a write
@@ -54,6 +54,12 @@ func OpenDevices[T any](path string) (*Devices[T], error) {
 		return f, fmt.Errorf("%s: %w", path, err)
 	}
 	return f, nil
+}
+
+// Boot returns the kernel's name of the time since the last boot.
+func Boot() (string, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(boot)), err
 }
 
 // Get returns the values stored for a device.
