@@ -63,15 +63,8 @@ func (l *lab) ask(client, to string) header.Tuple {
 
 // owners returns the services of the flows of a frontend.
 func (l *lab) owners(frontend string) map[uint32]int {
-	h, err := l.table.Register()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	defer h.Close()
-	buf := make([]flowtable.Info, 4096)
-	_, n := h.Dump(0, buf, flowtable.Time(l.now))
 	found := map[uint32]int{}
-	for _, f := range buf[:n] {
+	for _, f := range l.dump() {
 		if _, to := ends(&f.Client); to.String() == frontend {
 			found[f.Service]++
 		}

@@ -18,7 +18,7 @@ type packet struct {
 	header.Packet        // its headers, as it was received
 	desc          Desc   // its frames
 	frame         []byte // the bytes of its first buffer; the other buffers have no headers (Chains)
-	bytes         uint32 // in all buffers
+	bytes         uint32 // in all buffers, as it arrived
 	origin
 
 	// segment has the fields that the flow table needs. Unverified is set for fragments only;

@@ -155,8 +155,8 @@ func drain(links ...*memlink.Link) (frames [][]byte) {
 	return frames
 }
 
-// flows returns the flows of the table, without their positions.
-func (l *lab) flows() (list []string) {
+// dump returns the flows of the table.
+func (l *lab) dump() []flowtable.Info {
 	h, err := l.table.Register()
 	if err != nil {
 		l.t.Fatal(err)
@@ -164,7 +164,12 @@ func (l *lab) flows() (list []string) {
 	defer h.Close()
 	buf := make([]flowtable.Info, 4096)
 	_, n := h.Dump(0, buf, flowtable.Time(l.now))
-	for _, f := range buf[:n] {
+	return buf[:n]
+}
+
+// flows returns the flows of the table, without their positions.
+func (l *lab) flows() (list []string) {
+	for _, f := range l.dump() {
 		f.Ref = 0
 		list = append(list, fmt.Sprintf("%+v", f))
 	}

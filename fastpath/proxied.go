@@ -340,7 +340,6 @@ func (w *Worker) prepend(p *packet, id nexthop.ID) decide.Verdict {
 	}
 	p.desc.Addr -= uint64(bytes)
 	p.desc.Len += uint32(bytes)
-	p.bytes += uint32(bytes)
 	p.frame = w.frame(p.desc)
 	p.End = nat.PrependHeader(p.frame, &p.Packet, &p.Tuple)
 	w.n.proxyHeaders++

@@ -11,6 +11,7 @@ import (
 
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/capture"
+	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/reason"
@@ -263,6 +264,53 @@ func TestCaptureOfProxyHeaders(t *testing.T) {
 	if made != 1 || w.workers[0].stats.ProxyHeaders.Load() != 1 {
 		t.Errorf("%d headers recorded, %d sent", made, w.workers[0].stats.ProxyHeaders.Load())
 	}
+}
+
+// TestCaptureOfProxyDatagrams: a datagram that gets a PROXY header is recorded, and counted in its
+// flow's traffic, as it arrived, also behind a longer packet of another client.
+func TestCaptureOfProxyDatagrams(t *testing.T) {
+	for _, e := range datagramEnds {
+		w := newWatch(t, labConfig{table: meteredTable(t), edit: proxiedDatagrams})
+		w.begin(newTap(capture.Filter{}))
+		long := netip.AddrPortFrom(netip.MustParseAddrPort(e.client).Addr(), 40001)
+		want := map[uint16]uint64{}
+		for _, p := range []*headertest.Packet{
+			headertest.UDP(long.String(), e.vip, text(500)), headertest.UDP(e.client, e.vip, text(10)),
+		} {
+			w.send(0, p)
+			want[p.SrcPort] = uint64(len(p.Bytes()))
+		}
+		w.sameAsWire()
+		for i := range w.list {
+			r := &w.list[i]
+			bytes := uint32(want[r.Flow.Client.Port])
+			if r.Point == capture.Out {
+				bytes += uint32(e.bytes)
+			}
+			if r.Bytes != bytes {
+				t.Errorf("%s: a datagram at point %d has %d bytes, want %d", e.vip, r.Point, r.Bytes, bytes)
+			}
+		}
+		for _, f := range w.dump() {
+			bytes := want[f.Client.SrcPort]
+			if got := f.Traffic[flowtable.ClientSide]; !f.Metered || got.Bytes != bytes {
+				t.Errorf("%s: traffic of port %d is %+v, want %d bytes", e.vip, f.Client.SrcPort, got, bytes)
+			}
+		}
+	}
+}
+
+// meteredTable returns a flow table that counts the traffic of flows.
+func meteredTable(t *testing.T) *flowtable.Table {
+	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 256, IPv6Flows: 256,
+		Timeouts: flowtable.DefaultTimeouts()})
+	if err == nil {
+		_, err = table.StartLog(1024, make([]byte, table.AccountBytes()), true)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
 }
 
 // TestCaptureOfDirectReturn: packets of flows with direct return are recorded as they arrive and in
