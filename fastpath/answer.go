@@ -27,13 +27,16 @@ func (w *Worker) sendReset(p *packet) {
 	}
 }
 
-// reset is sendReset for a connection that has no copy on its way.
-func (w *Worker) reset(p *packet) {
-	if w.answer(p, &w.rates.resets, &w.n.resetsLimited, func(b []byte) (int, bool) {
+// reset is sendReset for a connection that has no copy on its way. It reports whether there was an
+// answer.
+func (w *Worker) reset(p *packet) bool {
+	ok := w.answer(p, &w.rates.resets, &w.n.resetsLimited, func(b []byte) (int, bool) {
 		return nat.BuildReset(b, p.frame, &p.Packet, w.c.TTL)
-	}) {
+	})
+	if ok {
 		w.n.resets++
 	}
+	return ok
 }
 
 // answer sends a generated packet to the source of p. build writes it into a frame, as IP behind an

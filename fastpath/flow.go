@@ -35,6 +35,9 @@ func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 			if w.planner.WithinGrace(ref, &p.Packet) {
 				return w.deliver(p, ref, side) // does not refresh the flow
 			}
+			if side == flowtable.ClientSide && w.reset(p) {
+				w.flows.ResetOneSided(ref, w.planner.Now)
+			}
 			return drop(reason.BackendGone)
 		case decide.Unanswered:
 			if r := w.limitedAgain(p, ref); r != reason.None {
@@ -102,10 +105,11 @@ func (w *Worker) limitedAgain(p *packet, ref flowtable.Ref) reason.Drop {
 	return w.planner.LimitedAgain(ref, &p.Tuple)
 }
 
-// replaced returns why the flow of a client's packet ends that opens a new one: a connection was
-// over, and a datagram's backend does not serve any more, or its frontend has another owner.
+// replaced returns why the flow of a client's packet ends that opens a new one. A SYN or INIT opens
+// a connection that was over. The node of another packet is gone, and a datagram's backend does not
+// serve any more, or its frontend has another owner.
 func replaced(p *packet) flowtable.End {
-	if p.Tuple.Stateful() {
+	if p.opensConnection() {
 		return flowtable.EndReopened
 	}
 	return flowtable.EndEndpointGone

@@ -270,7 +270,8 @@ func TestCaptureOfProxyHeaders(t *testing.T) {
 // flow's traffic, as it arrived, also behind a longer packet of another client.
 func TestCaptureOfProxyDatagrams(t *testing.T) {
 	for _, e := range datagramEnds {
-		w := newWatch(t, labConfig{table: meteredTable(t), edit: proxiedDatagrams})
+		table, _ := loggedTable(t)
+		w := newWatch(t, labConfig{table: table, edit: proxiedDatagrams})
 		w.begin(newTap(capture.Filter{}))
 		long := netip.AddrPortFrom(netip.MustParseAddrPort(e.client).Addr(), 40001)
 		want := map[uint16]uint64{}
@@ -300,17 +301,18 @@ func TestCaptureOfProxyDatagrams(t *testing.T) {
 	}
 }
 
-// meteredTable returns a flow table that counts the traffic of flows.
-func meteredTable(t *testing.T) *flowtable.Table {
+// loggedTable returns a flow table with a log, which counts the traffic of flows.
+func loggedTable(t *testing.T) (*flowtable.Table, *flowtable.Log) {
 	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 256, IPv6Flows: 256,
 		Timeouts: flowtable.DefaultTimeouts()})
-	if err == nil {
-		_, err = table.StartLog(1024, make([]byte, table.AccountBytes()), true)
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return table
+	log, err := table.StartLog(1024, make([]byte, table.AccountBytes()), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table, log
 }
 
 // TestCaptureOfDirectReturn: packets of flows with direct return are recorded as they arrive and in

@@ -302,7 +302,8 @@ func testTunnelRestart(t *testing.T, all []string) {
 // TestTunnelNodeGone: flows of a node that is gone find another one, and a UDP flow leaves a node
 // without a serving endpoint.
 func TestTunnelNodeGone(t *testing.T) {
-	l := tunnelLab(t, labConfig{}, node1)
+	table, log := loggedTable(t)
+	l := tunnelLab(t, labConfig{table: table}, node1)
 	tcp := headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.ACK)
 	udp := headertest.UDP(join(client4, 40000), join(vip4, 53), "question")
 	l.toNode(tcp)
@@ -319,6 +320,18 @@ func TestTunnelNodeGone(t *testing.T) {
 	})
 	if _, node := l.toNode(tcp); node != node2 {
 		t.Errorf("TCP after its node is gone: %s", node)
+	}
+	ends := 0
+	log.Read(func(e *flowtable.Event) {
+		if e.Begins {
+			return
+		}
+		if ends++; e.Ended != flowtable.EndEndpointGone {
+			t.Errorf("a flow of protocol %d ends by %v", e.Proto, e.Ended)
+		}
+	})
+	if ends != 2 {
+		t.Errorf("%d flows ended, want 2", ends)
 	}
 }
 
@@ -384,6 +397,108 @@ func TestTunnelStaysWithItsService(t *testing.T) {
 				t.Errorf("the next connection goes to %s, want %s", got, tt.tcp)
 			}
 		})
+	}
+}
+
+// TestTunnelServiceDeleted: a connection whose Service is deleted has no node any more. Each of its
+// segments gets an RST, because one may be lost, until the client opens another connection or, as
+// after an RST of the client, four minutes later. If the Service returns meanwhile, so does the
+// connection to its node. It is the same if a Node is deleted and no other one has endpoints.
+func TestTunnelServiceDeleted(t *testing.T) {
+	clears := func(b *services.Builder) {
+		for id := services.ServiceID(directService); id < directService+4; id++ {
+			b.DeleteBackend(services.MakeBackendRef(uint32(id), 1))
+			b.DeleteService(id)
+		}
+	}
+	frontends := func(b *services.Builder) {
+		for _, vip := range []string{vip4, vip6} {
+			b.DeleteFrontend(services.FrontendKey{Addr: addr(vip), Port: 80, Proto: header.ProtoTCP})
+			b.DeleteFrontend(services.FrontendKey{Addr: addr(vip), Port: 53, Proto: header.ProtoUDP})
+		}
+	}
+	for name, change := range map[string]func(*services.Builder){
+		"its Service, and no other has the VIP": func(b *services.Builder) {
+			clears(b)
+			frontends(b)
+			b.SetAddr(addr(vip4), 0)
+			b.SetAddr(addr(vip6), 0)
+		},
+		"its Service, and another has the VIP": func(b *services.Builder) {
+			clears(b)
+			frontends(b)
+			b.Settings().UnservedPort = services.UnservedReject
+		},
+		"its Node": func(b *services.Builder) {
+			clears(b)
+			direct(nil, nil)(b)
+		},
+	} {
+		for _, e := range []struct{ client, vip, node string }{{client4, vip4, node1}, {client6, vip6, node61}} {
+			t.Run(name+" to "+e.vip, func(t *testing.T) {
+				table, log := loggedTable(t)
+				l := tunnelLab(t, labConfig{table: table}, e.node)
+				g, from, to := l.workers[0], join(e.client, 40000), join(e.vip, 80)
+				segment := func(flags uint8) *headertest.Packet { return headertest.TCP(from, to, flags) }
+				data := segment(headertest.ACK)
+				data.Payload, data.Ack = []byte("data"), 7007
+				goesOn := func() {
+					t.Helper()
+					if _, node := l.toNode(data); node != e.node {
+						t.Fatalf("the connection goes to %s", node)
+					}
+				}
+				isReset := func() {
+					t.Helper()
+					x := l.explainer().Explain(tuple(header.ProtoTCP, from, to), false, flowtable.Time(l.now))
+					before := l.drops()[reason.BackendGone.String()]
+					l.send(0, data)
+					frame, h := l.out(g.nic)
+					l.wantTuple(&h, to, from)
+					if s := readSegment(frame); s.flags != headertest.RST || s.seq != data.Ack {
+						t.Errorf("the client gets %+v, want an RST", s)
+					}
+					l.nothing(g.nic, g.host)
+					if n := l.drops()[reason.BackendGone.String()]; n != before+1 || !x.Reset ||
+						x.Verdict.Reason != reason.BackendGone {
+						t.Errorf("drops %v, explained: %v", l.drops(), x.Steps())
+					}
+				}
+				l.toNode(segment(headertest.SYN))
+				goesOn()
+				udp := headertest.UDP(from, join(e.vip, 53), "question")
+				l.toNode(udp)
+				l.publish(change)
+				isReset()
+				l.publish(direct([]string{e.node}, []string{e.node}))
+				goesOn()
+				l.publish(change)
+				for range 3 {
+					isReset()
+					l.step(time.Second)
+				}
+				l.send(0, segment(headertest.RST)) // is not answered
+				l.send(0, udp)
+				for range 300 { // sweeps the table
+					l.step(time.Second)
+				}
+				want := map[uint8]flowtable.End{
+					header.ProtoTCP: flowtable.EndTimeout, header.ProtoUDP: flowtable.EndEndpointGone,
+				}
+				log.Read(func(e *flowtable.Event) {
+					if e.Begins || e.Ended != want[e.Proto] {
+						return
+					}
+					delete(want, e.Proto)
+					if e.Proto == header.ProtoTCP && (!e.Reset || e.ResetBy != flowtable.ReplySide) {
+						t.Errorf("the connection's end is %+v", e)
+					}
+				})
+				if len(want) > 0 {
+					t.Errorf("no end of %v", want)
+				}
+			})
+		}
 	}
 }
 

@@ -81,3 +81,21 @@ func (h *Handle) ObserveOneSided(r Ref, s Segment, now Time) {
 		}
 	}
 }
+
+// ResetOneSided notes that the gateway has reset a direct connection.
+func (h *Handle) ResetOneSided(r Ref, now Time) {
+	f := h.Flow(r)
+	for {
+		m := f.load()
+		n := m.ResetOneSided(now.Ticks())
+		switch {
+		case !m.Live() || n == m:
+			return
+		case f.swap(m, n):
+			if (n^m)&conn.MetaAccounted != 0 {
+				h.moved(r, m, n)
+			}
+			return
+		}
+	}
+}

@@ -23,7 +23,8 @@ const (
 	Unanswered
 	// BackendGone: over UDP, a packet from an endpoint that is gone or whose service port lost the
 	// frontend; over TCP and SCTP, an answer to a SYN or INIT from an endpoint that is gone, or on
-	// a flow that no connection may begin on (MayBegin).
+	// a flow that no connection may begin on (MayBegin). With direct return, a client's packet in
+	// the middle of a connection whose node is gone, if no other node gets it (stranded).
 	BackendGone
 )
 

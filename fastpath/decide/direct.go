@@ -70,9 +70,10 @@ func AdoptDirect(s *services.Snapshot, client *header.Tuple, mark uint32) (servi
 // if its node has no endpoint that serves, a datagram and a SYN after the client's FIN or RST, are
 // scheduled again. For a SYN the node has none, either, if another service port has the frontend.
 // Segments in the middle of a connection may open a flow, so they find the next node, which resets
-// the connection. A SYN that the client repeats stays with a node that serves, unlike one of a
-// translated flow (services.Snapshot.RetryOther): the node may have answered, and nobody would drop
-// its late SYN-ACK, which the client would acknowledge to another node.
+// the connection; without one the class is BackendGone. A SYN that the client repeats stays with a
+// node that serves, unlike one of a translated flow (services.Snapshot.RetryOther): the node may
+// have answered, and nobody would drop its late SYN-ACK, which the client would acknowledge to
+// another node.
 func (s *Planner) classifyDirect(ref flowtable.Ref, side flowtable.Side, p *header.Packet) Class {
 	if side == flowtable.ReplySide {
 		return InFlow
@@ -81,6 +82,8 @@ func (s *Planner) classifyDirect(ref flowtable.Ref, side flowtable.Side, p *head
 	b, syn := s.nodeOf(ref, &p.Tuple), IsSYN(p.TCPFlags)
 	serves := s.nodeServes(b, &p.Tuple, syn, s.Flows.Flow(ref).Service())
 	switch {
+	case s.stranded(b, &p.Tuple, syn):
+		return BackendGone
 	case overDirect(b, serves, &p.Tuple, syn, s.Flows.Ended(ref)):
 		return Superseded
 	case syn && s.Flows.Repeated(ref, s.Now, !serves) && !serves:
@@ -92,6 +95,18 @@ func (s *Planner) classifyDirect(ref flowtable.Ref, side flowtable.Side, p *head
 // nodeServes reports whether a node serves a client's packet of the service port of its flow.
 func (s *Planner) nodeServes(b *services.Backend, client *header.Tuple, syn bool, service uint32) bool {
 	return b != nil && b.Flags&services.BackendServing != 0 && !(syn && s.moved(client, service))
+}
+
+// stranded reports whether a client's packet is of a connection whose node is gone, and no other
+// node gets it: its Service is gone, too, or has no endpoint, or is translated now. The record has
+// too little of the node's address to send the packet there (flowtable.NodeMark), and no Node says
+// that the address is still a node's.
+func (s *Planner) stranded(b *services.Backend, client *header.Tuple, syn bool) bool {
+	if b != nil || syn || !client.Stateful() {
+		return false
+	}
+	d := s.Snap.Decide(client)
+	return d.Outcome != services.Admit || !d.Frontend.Service.Direct
 }
 
 // overDirect reports whether a client's packet of a direct flow must be scheduled again. ended:

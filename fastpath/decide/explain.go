@@ -218,7 +218,10 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 	case x.Flow.Direct:
 		syn := x.Opens && x.Tuple.Stateful()
 		serves := s.nodeServes(x.Backend, &x.Tuple, syn, now.service)
-		if overDirect(x.Backend, serves, &x.Tuple, syn, e.flows.Ended(ref)) {
+		switch {
+		case s.stranded(x.Backend, &x.Tuple, syn):
+			x.Class, x.Reset = BackendGone, x.Tuple.Proto == header.ProtoTCP
+		case overDirect(x.Backend, serves, &x.Tuple, syn, e.flows.Ended(ref)):
 			x.Class = Superseded
 		}
 		retry = !serves
@@ -238,7 +241,7 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 	}
 	x.Retry = again && (retry || x.MayNotBegin)
 	x.Verdict = queued
-	if x.Class == BackendGone && x.Flow.Idle >= replyGrace {
+	if x.Class == BackendGone && (x.Tuple.Stateful() || x.Flow.Idle >= replyGrace) {
 		x.Verdict = dropped(reason.BackendGone)
 	}
 	if again {

@@ -92,6 +92,8 @@ func (x *Explanation) flowText() string {
 		s += "; its endpoint no longer serves, so it is scheduled again"
 	case x.Class == Superseded:
 		s += "; it is over, so a new one begins"
+	case x.Class == BackendGone && x.Flow.Direct:
+		s += "; its node is gone, and no other gets its packets"
 	case x.Class == BackendGone:
 		s += "; the endpoint is gone"
 	case x.MayNotBegin:

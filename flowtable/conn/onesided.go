@@ -52,6 +52,16 @@ func (m Meta) ObserveOneSided(s Segment, now Ticks) Meta {
 	return m
 }
 
+// ResetOneSided is ObserveOneSided when the gateway resets a connection in place of a node that is
+// gone.
+func (m Meta) ResetOneSided(now Ticks) Meta {
+	n := m.ObserveOneSided(Segment{Flags: header.TCPRST}, now)
+	if n != m {
+		n |= MetaResetBackend
+	}
+	return n
+}
+
 // acknowledgedOneSided is ObserveOneSided for a segment with ACK and without SYN, FIN and RST.
 func (m Meta) acknowledgedOneSided(data bool, now Ticks) Meta {
 	switch {

@@ -63,6 +63,18 @@ func TestOneSided(t *testing.T) {
 			t.Errorf("%s: stands", tt.name)
 		}
 	}
+	open := Born(header.ProtoTCP, 1000).ObserveOneSided(Segment{Flags: ack}, 1000)
+	m := open.ResetOneSided(1000 + pause)
+	if !m.Reset() || m.ResetBy() != ReplySide || m.Seen() != 1000+pause || m.ResetOneSided(1000+2*pause) != m {
+		t.Errorf("reset by the gateway: %x", m)
+	}
+	if m = m.ObserveOneSided(Segment{Flags: ack, Data: true}, 1000+pause); m != open.At(1000+pause) {
+		t.Errorf("data after that: %x", m)
+	}
+	m = open.ObserveOneSided(Segment{Flags: rst}, 1000)
+	if m.ResetOneSided(1000+pause) != m {
+		t.Errorf("reset by the client, and then by the gateway: %x", m)
+	}
 	u := Born(header.ProtoUDP, 1000)
 	for i := range 40 {
 		u = u.ObserveOneSided(Segment{}, 1000+Ticks(i)*pause)

@@ -46,6 +46,9 @@ func (a *answer) advice(v *status.ExplainView, malformed reason.Drop) string {
 		return "its flow has another backend by now: do nothing, unless this happens often; then find out why the " +
 			"backend answers late"
 	case reason.BackendGone:
+		if a.x.Reset {
+			return "its node is gone, and its Service has no other: the client must connect again"
+		}
 		return "its endpoint is gone, and another pod may have the address by now: do nothing"
 	case reason.SourceRangeDenied:
 		return "if the client may use it, add its address to spec.loadBalancerSourceRanges of Service " + object

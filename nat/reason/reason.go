@@ -66,7 +66,7 @@ const (
 	LateAnswer         // from a backend whose flow was abandoned
 	ProxyHandshake     // bytes of a client that would come before its PROXY header
 	ProxyDatagram      // a PROXY header cannot go in front of it: a fragment, or longer than a buffer
-	BackendGone        // from an endpoint that is gone, or answers a connection that may not begin there
+	BackendGone        // from an endpoint or for a node that is gone, or answers a connection that may not begin there
 	SourceRangeDenied  // the source is not in the Service's loadBalancerSourceRanges
 	NoEndpoints        // the service has no usable endpoint; rejected by ICMP
 	NoLocalEndpoints   // external traffic policy Local and none here; dropped without an error

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -234,6 +236,29 @@ func TestServiceDeletedUnderFlows(t *testing.T) {
 	}
 	l.applied()
 	l.answered(flows, 20) // none breaks with its Service
+	flows.Stop()
+}
+
+// TestDirectServiceDeletedUnderFlows: TCP with direct return ends with its Service, by an RST.
+func TestDirectServiceDeletedUnderFlows(t *testing.T) {
+	t.Parallel()
+	const n = 50
+	l, _ := directLab(t, false, "")
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(keepVIP4, directPort),
+		at(keepVIP6, directPort)}, Flows: n, Interval: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.gate.Remove("direct"); err != nil {
+		t.Fatal(err)
+	}
+	l.applied()
+	l.within("all connections end", func() bool { return flows.Broken() == n })
+	for _, s := range flows.States() {
+		if !errors.Is(s.Broken, syscall.ECONNRESET) {
+			t.Errorf("a connection ended by %v", s.Broken)
+		}
+	}
 	flows.Stop()
 }
 
