@@ -163,7 +163,7 @@ func (t *Tracker) room(l *lane, e *endpoint, now time.Time) bool {
 	if l.underWay >= min(share, limit-t.underWay) {
 		return false
 	}
-	if !e.passive { // these are bounded by maxChecking
+	if !e.passive { // these are bounded by mostSuspects
 		l.left.fill(time.Duration(t.share(int64(t.perSecond()))), now)
 		if t.left.left <= 0 || l.left.left <= 0 {
 			t.retry = now.Add(retryAfter)
@@ -218,15 +218,15 @@ func (t *Tracker) sweepLanes(now time.Time) {
 	}
 }
 
-// lateFor is how long a port is named by Late after the last of its checks was late, so that the
-// answer does not change with each check.
+// lateFor is how long Late and DeniedSuspects name a port after its last check was late or denied,
+// so that the answer does not change with each check.
 const lateFor = time.Minute
 
 // Late returns the service ports whose checks begin late because the checks of the namespace, or
 // all checks, have no room: by more than a second and a tenth of the interval, now or within the
 // last minute. Meanwhile their endpoints stay up or down. Late also removes entries that are no
 // longer needed.
-func (t *Tracker) Late(now time.Time) (list []Denial) {
+func (t *Tracker) Late(now time.Time) []Denial {
 	for _, l := range t.waiting {
 		l.queue.All(func(e *endpoint) {
 			if !e.passive && now.Sub(e.Due()) > time.Second+e.check.Interval/10 {
@@ -234,14 +234,19 @@ func (t *Tracker) Late(now time.Time) (list []Denial) {
 			}
 		})
 	}
-	for p, at := range t.late {
+	t.sweepLanes(now)
+	return lately(t.late, now)
+}
+
+// lately returns the ports with a time within lateFor, in order, and deletes the others.
+func lately(ports map[port]time.Time, now time.Time) (list []Denial) {
+	for p, at := range ports {
 		if now.Sub(at) > lateFor {
-			delete(t.late, p)
+			delete(ports, p)
 			continue
 		}
 		list = append(list, Denial{p.namespace, p.service, p.name})
 	}
-	t.sweepLanes(now)
 	return distinct(list)
 }
 

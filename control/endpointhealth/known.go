@@ -54,7 +54,7 @@ func (t *Tracker) Known() (list []Known) {
 func (t *Tracker) Remember(list []Known, now time.Time) []compiler.EndpointHealth {
 	for i := range list {
 		k := &list[i]
-		if k.Passive && !t.cfg.Passive {
+		if k.Passive && (!t.cfg.Passive || t.passed.places[k.Endpoint.Namespace] >= t.mostSuspects()) {
 			continue
 		}
 		e := &endpoint{name: k.Endpoint, target: netip.AddrPortFrom(k.Endpoint.Addr.Netip(), k.Endpoint.Port),
@@ -67,7 +67,8 @@ func (t *Tracker) Remember(list []Known, now time.Time) []compiler.EndpointHealt
 		}
 		if e.passive {
 			e.check = PassiveCheck
-			t.passed.suspects[e], t.passed.unbound = true, true
+			t.passed.add(e)
+			t.passed.unbound = true
 			t.schedule(e, now)
 		} else {
 			t.remembered = append(t.remembered, e)

@@ -23,7 +23,8 @@ const (
 	// unreturnedFor is the time after which an endpoint that gets no more flows is no longer
 	// reported by Unreturned.
 	unreturnedFor = 10 * time.Minute
-	// maxChecking bounds the endpoints that are checked by suspicion at a time.
+	// maxChecking bounds the endpoints that are checked by suspicion at a time. Those that are down
+	// stay among them.
 	maxChecking = 1024
 )
 
@@ -46,10 +47,15 @@ type passive struct {
 	of       []suspect
 	held     map[compiler.Endpoint]time.Time // no suspicion before
 	suspects map[*endpoint]bool              // endpoints that are checked
+	places   map[string]int                  // how many suspects each namespace has
 	unbound  bool                            // some suspects were remembered, and have no ref
 	// unreturned has the endpoints of routed Services that answer checks and no client, and when
 	// that was noticed last.
 	unreturned map[compiler.Endpoint]time.Time
+	// unchecked counts the suspicious endpoints without room in the last Sample. denied has their
+	// ports, with the time of the last such Sample.
+	unchecked int
+	denied    map[port]time.Time
 }
 
 // suspect is the state of passive checks of one backend.
@@ -62,9 +68,40 @@ type suspect struct {
 }
 
 func newPassive() passive {
-	return passive{held: map[compiler.Endpoint]time.Time{}, suspects: map[*endpoint]bool{},
-		unreturned: map[compiler.Endpoint]time.Time{}}
+	return passive{held: map[compiler.Endpoint]time.Time{}, suspects: map[*endpoint]bool{}, places: map[string]int{},
+		denied: map[port]time.Time{}, unreturned: map[compiler.Endpoint]time.Time{}}
 }
+
+func (p *passive) add(e *endpoint) {
+	p.suspects[e] = true
+	p.places[e.name.Namespace]++
+}
+
+func (p *passive) remove(e *endpoint) {
+	if !p.suspects[e] {
+		return
+	}
+	delete(p.suspects, e)
+	if p.places[e.name.Namespace]--; p.places[e.name.Namespace] == 0 {
+		delete(p.places, e.name.Namespace)
+	}
+}
+
+// mostSuspects bounds the suspects of a namespace.
+func (t *Tracker) mostSuspects() int {
+	return max(1, min(int(t.share(maxChecking)), maxChecking/2))
+}
+
+// full reports whether a namespace has no room for another suspect. As with checks under way (room)
+// it may have its share, and no more than is free.
+func (t *Tracker) full(namespace string) bool {
+	p := &t.passed
+	return p.places[namespace] >= min(t.mostSuspects(), maxChecking-len(p.suspects))
+}
+
+// DeniedSuspects returns the service ports with endpoints that answered no client and that had no
+// room for a check, now or within the last minute. They take flows.
+func (t *Tracker) DeniedSuspects(now time.Time) []Denial { return lately(t.passed.denied, now) }
 
 // observe adds a tally, and reports whether the backend is suspicious.
 func (s *suspect) observe(ref services.BackendRef, t Tally) bool {
@@ -92,6 +129,7 @@ func (t *Tracker) Sample(s *services.Snapshot, tally func(services.BackendRef) T
 		return
 	}
 	p := &t.passed
+	p.unchecked = 0
 	for e, until := range p.held {
 		if !now.Before(until) {
 			delete(p.held, e)
@@ -149,13 +187,15 @@ func (t *Tracker) suspect(s *services.Snapshot, b *services.Backend, now time.Ti
 	case e != nil:
 		t.passed.held[name] = now.Add(holdOff)
 		t.schedule(e, now)
-	case len(t.passed.suspects) >= maxChecking:
+	case t.full(name.Namespace):
+		t.passed.unchecked++
+		t.passed.denied[portOf(&name)] = now
 		return
 	default:
 		e = &endpoint{name: name, target: netip.AddrPortFrom(b.Addr.Netip(), b.Port), check: PassiveCheck,
 			passive: true, ref: b.Ref, since: now}
 		t.by[name] = e
-		t.passed.suspects[e] = true
+		t.passed.add(e)
 		t.schedule(e, now)
 	}
 	t.by[name].unanswered = s.Service(b.Service).Routed

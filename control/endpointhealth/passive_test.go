@@ -1,6 +1,7 @@
 package endpointhealth_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -16,24 +17,31 @@ type table struct {
 	snapshot *services.Snapshot
 	refs     []services.BackendRef
 	tallies  map[services.BackendRef]endpointhealth.Tally
+	routed   bool
 }
 
 func newTable(n int) *table { return newTableOf(n, false) }
 
 func newTableOf(n int, routed bool) *table {
-	b := services.NewBuilder(nil)
-	tb := &table{tallies: map[services.BackendRef]endpointhealth.Tally{}}
-	for i := range n {
+	tb := &table{tallies: map[services.BackendRef]endpointhealth.Tally{}, routed: routed}
+	tb.add("default", n)
+	return tb
+}
+
+// add adds a service port of n backends in a namespace.
+func (tb *table) add(namespace string, n int) {
+	b, first := services.NewBuilder(tb.snapshot), len(tb.refs)
+	id := services.ServiceID(first + 1)
+	for i := first; i < first+n; i++ {
 		ref := services.MakeBackendRef(uint32(i+1), 1)
 		tb.refs = append(tb.refs, ref)
-		b.SetBackend(services.Backend{Addr: header.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Port: 80,
-			Proto: header.ProtoTCP, Flags: services.BackendReady | services.BackendServing, Ref: ref, Service: 1,
+		b.SetBackend(services.Backend{Addr: header.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Port: 80,
+			Proto: header.ProtoTCP, Flags: services.BackendReady | services.BackendServing, Ref: ref, Service: id,
 			Weight: 1})
 	}
-	b.SetService(&services.Service{ID: 1, Namespace: "default", Name: "web", PortName: "http",
-		Proto: header.ProtoTCP, Port: 80, Backends: tb.refs, Routed: routed})
+	b.SetService(&services.Service{ID: id, Namespace: namespace, Name: "web", PortName: "http",
+		Proto: header.ProtoTCP, Port: 80, Backends: tb.refs[first:], Routed: tb.routed})
 	tb.snapshot = b.Build()
-	return tb
 }
 
 func (tb *table) count(i int, opened, answered, refused uint64) {
@@ -178,6 +186,56 @@ func TestLossIsNoSilence(t *testing.T) {
 	t.Logf("50 endpoints, 5 connections a second each, 10 min: %d suspected, %d went down", c.Suspected, c.WentDown)
 	if c.WentDown > 0 {
 		t.Errorf("%d went down", c.WentDown)
+	}
+}
+
+// TestSuspectsHaveShares: a namespace with more silent endpoints than the gateway checks delays no
+// other namespace, not even through a restart, and is named.
+func TestSuspectsHaveShares(t *testing.T) {
+	for _, share := range []int{0, 50, 100} {
+		t.Run(fmt.Sprint(share), func(t *testing.T) {
+			cfg := endpointhealth.Config{Passive: true, NamespaceShare: share}
+			s, tb := newSim(t, cfg), newTable(0)
+			s.answer = silence
+			tb.add("hostile", 1024)
+			down := map[string]int{}
+			s.changed = func(h compiler.EndpointHealth) {
+				if h.Down {
+					down[h.Namespace]++
+				}
+			}
+			answers := uint64(0)
+			traffic := func() {
+				for i := range tb.refs {
+					tb.count(i, 1, answers, 0)
+				}
+			}
+			const most = 512
+			s.runPassive(tb, 5*time.Second, traffic)
+			if s.Counts().Unchecked != 1024-most || down["hostile"] != most {
+				t.Errorf("%d endpoints of one namespace are down and %d not checked, want %d each", down["hostile"],
+					s.Counts().Unchecked, most)
+			}
+			want := []endpointhealth.Denial{{Namespace: "hostile", Service: "web", PortName: "http"}}
+			if got := s.DeniedSuspects(s.now); !slices.Equal(got, want) {
+				t.Errorf("denied are %v, want %v", got, want)
+			}
+			tb.add("honest", 1)
+			s.runPassive(tb, 3*time.Second, traffic)
+			if down["honest"] != 1 {
+				t.Error("a silent endpoint of another namespace is not down after 3 s")
+			}
+			next := newSim(t, cfg)
+			if got := len(next.Remember(s.Known(), s.now)); got != most+1 {
+				t.Errorf("the next process has %d endpoints that are down, want %d", got, most+1)
+			}
+			answers = 1
+			s.answer = s.lossy(0, 1)
+			s.runPassive(tb, 70*time.Second, traffic)
+			if n, list := s.Counts().Unchecked, s.DeniedSuspects(s.now); n != 0 || len(list) > 0 {
+				t.Errorf("when all answer again %d are not checked, of %v", n, list)
+			}
+		})
 	}
 }
 

@@ -73,7 +73,8 @@ type Counts struct {
 	// ended.
 	Suspected, Cleared uint64
 	// Checked are the endpoints with an active check now. Down are the endpoints that are down by
-	// any check. Unchecked are the endpoints that have no place in ChecksPerSecond.
+	// any check. Unchecked are the endpoints that have no place in ChecksPerSecond, and the
+	// suspicious ones that have no room.
 	Checked, Down, Unchecked int
 	// Waiting are the endpoints whose check is due and has no room yet.
 	Waiting int
@@ -164,6 +165,8 @@ func (t *Tracker) Configure(cfg Config, now time.Time) {
 	t.cfg = cfg
 	if was.Passive && !cfg.Passive {
 		t.endPassive(func(*endpoint) bool { return true })
+		t.passed.unchecked = 0
+		clear(t.passed.denied)
 	}
 	if was.ChecksPerSecond != cfg.ChecksPerSecond || was.NamespaceShare != cfg.NamespaceShare {
 		t.SetPorts(t.ports, now)
@@ -246,7 +249,7 @@ func (t *Tracker) remove(e *endpoint) {
 	if e.down {
 		t.counts.Down--
 	}
-	delete(t.passed.suspects, e)
+	t.passed.remove(e)
 	if e.down || e.share != 0 {
 		t.change[e.name] = compiler.EndpointHealth{Endpoint: e.name}
 	}
@@ -436,7 +439,11 @@ func compareEndpoints(a, b *compiler.Endpoint) int {
 }
 
 // Counts returns the totals.
-func (t *Tracker) Counts() Counts { return t.counts }
+func (t *Tracker) Counts() Counts {
+	c := t.counts
+	c.Unchecked += t.passed.unchecked
+	return c
+}
 
 // Denied returns the service ports that have no place in the bound of checks.
 func (t *Tracker) Denied() []Denial { return t.denied }

@@ -63,8 +63,8 @@ type Runner struct {
 
 	// Only Run's goroutine uses these: the denials that were reported last, and the number of
 	// samples.
-	denied, late, unreturned []endpointhealth.Denial
-	samples                  int
+	denied, late, suspects, unreturned []endpointhealth.Denial
+	samples                            int
 }
 
 // New returns a Runner, which Run starts.
@@ -238,20 +238,22 @@ func (r *Runner) sample() {
 	r.tracker.Sample(s, r.tally, time.Now())
 }
 
-// lateSamples is the number of samples between two searches for late checks.
+// lateSamples is the number of samples between two searches for late checks and suspects without
+// room.
 const lateSamples = 4
 
-// findLate reports the late checks, and endpoints whose answers do not return, if these have
-// changed.
+// findLate reports the late checks, the suspects without room, and endpoints whose answers do not
+// return, if these have changed.
 func (r *Runner) findLate() {
 	if r.samples++; r.samples%lateSamples != 0 {
 		return
 	}
 	r.mu.Lock()
-	late, unreturned := r.tracker.Late(time.Now()), r.tracker.Unreturned()
+	now := time.Now()
+	late, suspects, unreturned := r.tracker.Late(now), r.tracker.DeniedSuspects(now), r.tracker.Unreturned()
 	r.mu.Unlock()
-	if !slices.Equal(late, r.late) || !slices.Equal(unreturned, r.unreturned) {
-		r.late, r.unreturned = late, unreturned
+	if !slices.Equal(late, r.late) || !slices.Equal(suspects, r.suspects) || !slices.Equal(unreturned, r.unreturned) {
+		r.late, r.suspects, r.unreturned = late, suspects, unreturned
 		r.report()
 	}
 }
@@ -324,24 +326,28 @@ func (r *Runner) log(list []compiler.EndpointHealth) {
 // too many checks.
 func (r *Runner) report() {
 	var problems []objects.Problem
-	add := func(list []endpointhealth.Denial, annotation, message string) {
+	add := func(list []endpointhealth.Denial, field, message string) {
 		for _, d := range list {
 			problems = append(problems, objects.Problem{
 				Source:   Source(),
 				Object:   objects.ObjectID{Kind: objects.KindService, Namespace: d.Namespace, Name: d.Service},
-				Field:    "metadata.annotations[sluice.dev/" + annotation + "]",
+				Field:    field,
 				Severity: objects.Warning,
 				Message:  fmt.Sprintf(message, d.PortName),
 			})
 		}
 	}
-	add(r.denied, "health-check", "the endpoints of port %q are not checked: with them the checks would exceed "+
+	const annotation = "metadata.annotations[sluice.dev/health-check]"
+	add(r.denied, annotation, "the endpoints of port %q are not checked: with them the checks would exceed "+
 		"the gateway's rate of checks, or the namespace's share of it; use a longer interval")
-	add(r.late, "health-check", "the endpoints of port %q are checked late, and their health does not change until "+
+	add(r.late, annotation, "the endpoints of port %q are checked late, and their health does not change until "+
 		"then: the checks of the namespace, or all checks, take too long together, or too many addresses do not answer "+
 		"on their link; use a longer interval or a shorter timeout")
-	add(r.unreturned, "forwarding", "endpoints of port %q accept connections of this gateway, and no client gets an "+
-		"answer from them: their answers do not return through this gateway; route them here, or remove the annotation")
+	add(r.suspects, "", "endpoints of port %q answered no client and take new flows, because the gateway does not "+
+		"check so many such endpoints of one namespace, or of all; remove the endpoints that do not answer")
+	add(r.unreturned, "metadata.annotations[sluice.dev/forwarding]", "endpoints of port %q accept connections of this "+
+		"gateway, and no client gets an answer from them: their answers do not return through this gateway; route them "+
+		"here, or remove the annotation")
 	r.cfg.Report(problems)
 }
 
