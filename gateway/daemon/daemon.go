@@ -114,6 +114,7 @@ type shutdown struct {
 	// leaving is why this node is no gateway any more; empty if it is one. The goroutine that
 	// drains and stops uses it.
 	leaving string
+	removed bool // the gateway was removed from its group for good; see leaving
 }
 
 // snapshot returns the published snapshot, or an empty one before the first.
@@ -156,9 +157,10 @@ func (d *Daemon) unfinishedChecksums() (n uint64) {
 
 // keepsState reports whether flows and programs stay for the next process. A gateway that forwards
 // leaves them if drain.handOver is set, regardless of the reason of its end, unless its node is no
-// gateway any more. A gateway that failed to start leaves them if they are a predecessor's.
+// gateway any more, or was removed from the group. A gateway that failed to start leaves them if
+// they are a predecessor's.
 func (d *Daemon) keepsState() bool {
-	if d.shutdown.leaving != "" {
+	if d.shutdown.leaving != "" || d.shutdown.removed {
 		return false
 	}
 	if d.forwards() {

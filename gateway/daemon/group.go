@@ -31,6 +31,11 @@ func (d *Daemon) joinGroup(workers int) (err error) {
 	}
 	node, _ := c.Node() // checked at start
 	taken := d.handOver.in(preparing)
+	if !taken && !sources.Noted(c.StateDir) {
+		if err := d.endCopies(node); err != nil {
+			return err
+		}
+	}
 	recovery := &d.flows.file.Recovery
 	d.group, err = members.New(members.Config{
 		Log: d.log, Group: &c.Group, Self: node, Removed: d.members.last.Removed, StateDir: c.StateDir,
@@ -48,6 +53,37 @@ func (d *Daemon) joinGroup(workers int) (err error) {
 		return h != nil && (a == h.Addr4 || a == h.Addr6 || slices.Contains(h.Former, a))
 	}})
 	return nil
+}
+
+// endCopies ends the flows of other gateways of the group in a table that is not noted as one of
+// the group. The others may have removed this gateway since, and given the ports of these flows to
+// other clients.
+func (d *Daemon) endCopies(node string) error {
+	var of []netip.Addr
+	for _, m := range slices.Concat(d.settings.config().Group.Members, d.members.last.Removed) {
+		if m.Name != node {
+			of = append(of, m.Sources...)
+		}
+	}
+	n, err := d.flows.reader.EndOf(of)
+	if n > 0 {
+		d.log.Warn("flows of other gateways are ended, because these may have removed this gateway from the group "+
+			"since it had them", "flows", n)
+	}
+	return err
+}
+
+// leaveGroup notes that no flow stays for a next process. If this one is killed before the table is
+// removed, endCopies ends the copies in it, and so other gateways are told after that.
+func (d *Daemon) leaveGroup() error {
+	if d.group == nil {
+		return nil
+	}
+	err := sources.Forget(d.settings.config().StateDir)
+	if err == nil {
+		d.group.Leave()
+	}
+	return err
 }
 
 // keepsAll reports whether a table has all flows and held ports of the previous process. If some

@@ -11,7 +11,9 @@ import (
 	"sluice.dev/sluice/control/k8s"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/gateway/flows"
 	"sluice.dev/sluice/gateway/roster"
+	"sluice.dev/sluice/gateway/sources"
 	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/serve/status"
 )
@@ -87,11 +89,32 @@ func (d *Daemon) readMembersOnce(patient bool) error {
 	}
 	node, _ := c.Node() // checked at start
 	if !hasMember(list, node) {
+		if state.Synced && len(list) > 0 && hasMember(m.last.Members, node) && !d.handOver.in(preparing) {
+			if err := d.forgetGroup(); err != nil {
+				return err
+			}
+		}
 		return fmt.Errorf("this gateway is no member of its group: give Node %s the labels %s, and the "+
 			"annotation %s with two source addresses of each family%s", node, c.Group.Nodes,
 			objects.AnnotationGroupSources, m.why(node))
 	}
 	return d.enforceMembers(list)
+}
+
+// forgetGroup ends all flows in the table, and forgets the group: the others have removed this
+// gateway for good, and give the ports of flows that it has to other clients.
+func (d *Daemon) forgetGroup() error {
+	r, err := flows.NewReader(d.flows.file.Table, &d.services)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if err := sources.Forget(d.settings.config().StateDir); err != nil {
+		return fmt.Errorf("stateDir: %w", err)
+	}
+	r.EndAll()
+	d.log.Warn("this gateway was removed from its group: the flows of its last process are ended")
+	return d.members.save(roster.Lists{})
 }
 
 // why returns the problem of a Node, for a message.

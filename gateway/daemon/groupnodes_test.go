@@ -18,8 +18,12 @@ import (
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/control/k8s/k8stest"
 	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/gateway/roster"
+	"sluice.dev/sluice/internal/boottime"
+	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/serve/status"
+	"sluice.dev/sluice/test/bed/certs"
 )
 
 // gatewayNode returns the Node of a gateway of the group.
@@ -140,6 +144,100 @@ func TestRemovedMembers(t *testing.T) {
 			t.Fatal(err)
 		}
 		read("", "gw-a gw-c gw-d")
+	}
+}
+
+// joined returns a Daemon of gw-a that is a member of its group, with the flow table of the process
+// before. It does not run.
+func joined(t *testing.T, s *k8stest.Server, dir string) *Daemon {
+	t.Helper()
+	d := groupDaemon(t, s, dir)
+	d.handOver.saving = make(chan struct{}, 1)
+	c := d.settings.inForce
+	c.StateDir, c.Flows.IPv4, c.Flows.IPv6, c.Drain.HandOver = filepath.Join(dir, "state"), 256, 0, true
+	c.Group.TLS = config.GroupTLS{CertFile: filepath.Join(dir, certs.CertFile),
+		KeyFile: filepath.Join(dir, certs.KeyFile), CAFile: filepath.Join(dir, certs.CAFile)}
+	must(t, d.flows.lock(c, d.log))
+	must(t, d.readMembers(t.Context()))
+	must(t, d.flows.open(d.settings.config(), d.log, &d.services))
+	must(t, d.joinGroup(1))
+	return d
+}
+
+// kill ends the use of the files, which stay.
+func kill(t *testing.T, d *Daemon) {
+	t.Helper()
+	d.group.Close()
+	d.flows.reader.Close()
+	for _, err := range d.flows.close(true) {
+		must(t, err)
+	}
+}
+
+// TestRemovedGatewayReturns: a gateway that was removed from its group has no copies when it is a
+// member again, because others may have given the ports of these flows to other clients.
+func TestRemovedGatewayReturns(t *testing.T) {
+	own := gatewayNode("gw-a", 1)
+	for _, c := range []struct {
+		name   string
+		end    func(t *testing.T, s *k8stest.Server, d *Daemon)
+		copies int
+	}{
+		{"it was not removed", func(*testing.T, *k8stest.Server, *Daemon) {}, 1},
+		{"while it ran, and was killed before it removed its table", func(t *testing.T, s *k8stest.Server, d *Daemon) {
+			s.Delete(own)
+			g := d.inputs.kubernetes.Gateways()
+			for nodes, _ := g.Nodes(); len(nodes) > 1; nodes, _ = g.Nodes() {
+				time.Sleep(time.Millisecond)
+			}
+			if err := d.changeMembers(t.Context()); !errors.Is(err, errRemoved) {
+				t.Fatalf("it goes on: %v", err)
+			}
+			d.open = make(chan struct{})
+			close(d.open)
+			if !d.keepsState() {
+				t.Error("it leaves nothing before it knows")
+			}
+			d.life.fail(errRemoved)
+			if err := d.serve(t.Context()); !errors.Is(err, errRemoved) || d.keepsState() {
+				t.Errorf("it ends with %v, and keeps its table", err)
+			}
+			must(t, d.leaveGroup())
+			s.Set(own)
+		}, 0},
+		{"while it did not run", func(_ *testing.T, s *k8stest.Server, _ *Daemon) {
+			s.Delete(own)
+			time.AfterFunc(300*time.Millisecond, func() { s.Set(own) })
+		}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, dir := k8stest.Start(t), t.TempDir()
+			authority, err := certs.New()
+			must(t, err)
+			must(t, authority.Write(dir, "gw-a"))
+			s.Set(own)
+			s.Set(gatewayNode("gw-b", 2))
+			d := joined(t, s, dir)
+			h, err := d.flows.file.Table.Register()
+			must(t, err)
+			at := func(last byte) header.Addr { return header.AddrFrom4([4]byte{203, 0, 113, last}) }
+			now := flowtable.Time(boottime.Nanos())
+			h.Enter(now)
+			_, status := h.Create(now, &flowtable.NewFlow{Client: header.Tuple{Src: at(1), SrcPort: 1, Dst: at(2),
+				DstPort: 80, Proto: header.ProtoTCP}, Backend: at(3), BackendPort: 80,
+				Source: header.AddrFrom4([4]byte{198, 51, 100, 4}), SourcePort: 1})
+			if status != flowtable.Created {
+				t.Fatal(status)
+			}
+			h.Close()
+			c.end(t, s, d)
+			kill(t, d)
+			d = joined(t, s, dir)
+			if list := d.group.View().Members; len(list) != 1 || list[0].Copies != c.copies {
+				t.Errorf("the next process begins with %+v, want %d copies", list, c.copies)
+			}
+			kill(t, d)
+		})
 	}
 }
 

@@ -143,7 +143,7 @@ func (d *Daemon) serve(ctx context.Context) (err error) {
 		d.log.Info("handed over to the next process; this one ends")
 		return errHandedOver
 	}
-	if err != nil {
+	if d.shutdown.removed = errors.Is(err, errRemoved); err != nil {
 		return err
 	}
 	return d.drain()

@@ -50,11 +50,14 @@ func (d *Daemon) drain() error {
 // the programs, so that packets go to the kernel, then it stops the workers.
 func (d *Daemon) stop() error {
 	var errs []error
+	keep := d.keepsState()
+	if !keep {
+		errs = append(errs, d.leaveGroup())
+	}
 	d.life.end()
 	d.captures.End("the gateway has ended")
 	d.servers.wait()
 	d.handOver.close()
-	keep := d.keepsState()
 	if d.kernel.Program != nil {
 		errs = append(errs, d.kernel.Release(!keep))
 	}

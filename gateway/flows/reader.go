@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -163,6 +164,14 @@ func (r *Reader) DeleteClients(ctx context.Context, match func(netip.Addr) bool)
 func (r *Reader) EndAll() {
 	_, _ = r.delete(context.Background(), flowtable.EndStopped, stopPatience,
 		func(*flowtable.Info) bool { return true })
+}
+
+// EndOf ends the flows with source addresses of a list: the gateway may have been away while the
+// ports of these were given to other clients.
+func (r *Reader) EndOf(list []netip.Addr) (int, error) {
+	return r.delete(context.Background(), flowtable.EndStopped, 0, func(i *flowtable.Info) bool {
+		return slices.Contains(list, i.Reply.Dst.Netip())
+	})
 }
 
 // Bounds of the waits for the flow log, which may hang with its disk. Then it loses lines: a loop

@@ -90,15 +90,15 @@ func (m *Members) free() {
 	}
 }
 
-// endedAfter is how long a gateway that has said that its process stops must be silent, to have
-// ended: the next process of a hand-over, or of a restart, opens its streams earlier.
+// endedAfter is how long a gateway that has said that it leaves no flows must be silent, to have
+// ended: the next process of a restart opens its streams earlier.
 const endedAfter = 30 * time.Second
 
-// Ended reports whether a gateway has ended its streams because its process stops, and no other
-// process has opened them since.
+// Ended reports whether a gateway has ended its streams because its process stops and leaves no
+// flows, and no other process has opened them since.
 func (m *Members) Ended(name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	i, found := m.others.find(name)
-	return found && m.others[i].stopped != 0 && now()-m.others[i].stopped > int64(endedAfter)
+	return found && m.others[i].left != 0 && now()-m.others[i].left > int64(endedAfter)
 }

@@ -89,7 +89,7 @@ type other struct {
 	removed bool   // for good
 	err     string // why its last stream has ended; empty: none has since it was in step
 	cause   string // of err, as it was logged
-	stopped int64  // when a stream of it has ended because its process stops; 0: it was in step since
+	left    int64  // when a stream of it has ended because it leaves no flows; 0: it was in step since
 }
 
 // find returns the number of a gateway.
@@ -287,8 +287,8 @@ func (m *Members) failed(i int, err error) {
 	defer m.mu.Unlock()
 	o := m.others[i]
 	var refused *peers.RefusedError
-	if errors.As(err, &refused) && refused.Reason == exchange.ErrStopped.Error() {
-		o.stopped = now()
+	if errors.As(err, &refused) && refused.Reason == exchange.ErrLeft.Error() {
+		o.left = now()
 	}
 	o.err = err.Error()
 	if cause := causeOf(err); o.cause != cause {
@@ -352,6 +352,10 @@ func (m *Members) Verdicts(slots []uint32) (list []group.Verdict) {
 	})
 	return list
 }
+
+// Leave notes that the gateway leaves no flows for a next process. It must be called before the end
+// of Run's context.
+func (m *Members) Leave() { m.exchange.Leave() }
 
 // Close ends the use of the flow table. Run must have ended.
 func (m *Members) Close() {

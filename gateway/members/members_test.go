@@ -460,17 +460,28 @@ func TestJoinAndRemove(t *testing.T) {
 		})
 	}
 
-	b.stop()
-	a.until("without gw-b", func(v *View) bool { return !v.Members[0].HasOurs })
-	if a.Ended("gw-b") || a.Ended("gw-c") {
-		t.Error("a gateway has ended at once")
-	}
-	a.mu.Lock()
-	i, _ := a.others.find("gw-b")
-	a.others[i].stopped -= int64(endedAfter)
-	a.mu.Unlock()
-	if !a.Ended("gw-b") || a.Ended("gw-c") {
-		t.Errorf("ended: gw-b %t, gw-c %t", a.Ended("gw-b"), a.Ended("gw-c"))
+	for _, leaves := range []bool{false, true} {
+		if leaves {
+			b.Leave()
+		}
+		b.stop()
+		a.until("without gw-b", func(v *View) bool { return !v.Members[0].HasOurs })
+		if a.Ended("gw-b") || a.Ended("gw-c") {
+			t.Error("a gateway has ended at once")
+		}
+		a.mu.Lock()
+		i, _ := a.others.find("gw-b")
+		if a.others[i].left != 0 {
+			a.others[i].left -= int64(endedAfter)
+		}
+		a.mu.Unlock()
+		if a.Ended("gw-b") != leaves || a.Ended("gw-c") {
+			t.Errorf("leaves %t: ended: gw-b %t, gw-c %t", leaves, a.Ended("gw-b"), a.Ended("gw-c"))
+		}
+		if !leaves {
+			b.start(true)
+			a.until("in step with both", has(2))
+		}
 	}
 	a.end(1000)
 	a.until("a held port", func(v *View) bool { return v.HeldPorts == 1 && v.Members[1].Lag == 0 })

@@ -239,8 +239,8 @@ func (m *Members) note(v *View) {
 		if o.HasOurs && o.HasIts {
 			of.err, of.cause = "", ""
 		}
-		if o.HasOurs || o.HasIts {
-			of.stopped = 0
+		if o.HasIts || o.HasOurs && !was.HasOurs { // HasOurs stays until the lease has run out
+			of.left = 0
 		}
 		if was.HasOurs != o.HasOurs || was.HasIts != o.HasIts {
 			m.c.Log.Info("another gateway of the group", "gateway", o.Name, "hasOurFlows", o.HasOurs, "weHaveItsFlows",

@@ -179,6 +179,14 @@ func Drop(memory string, gone []netip.Addr) error {
 	return statefile.Save(file, &table)
 }
 
+// Noted reports whether flows of the table may be of other gateways of the group: whether the file
+// beside it is there, and was not written by Dissolve. Others may have removed this gateway since.
+func Noted(memory string) bool {
+	var table inMemory
+	err := statefile.Load(filepath.Join(memory, Name), version, &table)
+	return err == nil && table.Incarnation != 0
+}
+
 // Forget removes the file beside the flow table, which ends, too.
 func Forget(memory string) error { return statefile.Remove(filepath.Join(memory, Name)) }
 

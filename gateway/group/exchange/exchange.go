@@ -16,6 +16,7 @@ import (
 	"errors"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sluice.dev/sluice/gateway/group"
@@ -84,6 +85,7 @@ type Exchange struct {
 	step   func()
 	rest   func()
 	failed func(int, error)
+	left   atomic.Bool // Leave was called
 
 	mu    sync.Mutex
 	calls []func() // of Do
@@ -122,8 +124,10 @@ var (
 	errLease    = errors.New("the lease has run out: the stream begins anew")
 	errSilent   = errors.New("the gateway sends nothing")
 	errRemoved  = errors.New("the gateway was removed from the group")
-	// ErrStopped is the reason that other gateways are told when Run ends.
-	ErrStopped = errors.New("the gateway stops")
+	// ErrStopped is the reason that other gateways are told when Run ends, and ErrLeft the reason
+	// after Leave.
+	ErrStopped = errors.New("the gateway stops, and its flows stay for its next process")
+	ErrLeft    = errors.New("the gateway stops")
 )
 
 // New returns an Exchange without streams.
@@ -283,6 +287,10 @@ func (x *Exchange) endTo(p *peer, err error) {
 	x.failed(p.number, err)
 }
 
+// Leave notes that no flow stays for a next process when Run ends. It must be called before the end
+// of Run's context.
+func (x *Exchange) Leave() { x.left.Store(true) }
+
 // Run exchanges flows until ctx ends.
 func (x *Exchange) Run(ctx context.Context) {
 	woken := make(chan struct{})
@@ -324,9 +332,13 @@ func (x *Exchange) Run(ctx context.Context) {
 	for _, f := range calls { // they may bring streams
 		f()
 	}
+	reason := ErrStopped
+	if x.left.Load() {
+		reason = ErrLeft
+	}
 	x.each(func(p *peer) {
-		x.endFrom(p, ErrStopped)
-		x.endTo(p, ErrStopped)
+		x.endFrom(p, reason)
+		x.endTo(p, reason)
 	})
 	close(x.done)
 	x.dials.Wait()
