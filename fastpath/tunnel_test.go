@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 	"weak"
@@ -563,6 +564,12 @@ func TestTunnelReopened(t *testing.T) {
 			send(headertest.SYN, node1)
 			send(headertest.ACK, node1)
 			send(end, node1)
+			x := l.explainer().Explain(tuple(header.ProtoTCP, join(client4, 40000), join(vip4, 80)), false,
+				flowtable.Time(l.now))
+			if text := fmt.Sprint(x.Steps()); strings.Contains(text, "after a FIN of its client") != (name == "FIN") ||
+				strings.Contains(text, "after an RST") != (name == "RST") {
+				t.Errorf("after a %s: %s", name, text)
+			}
 			l.publish(direct(all, all))
 			send(headertest.SYN, node1)
 			send(headertest.ACK, node1)

@@ -35,14 +35,15 @@ func (n *NewFlow) untranslated(replyPorts uint32) bool {
 }
 
 // Direct reports whether a flow has direct return.
-func (h *Handle) Direct(r Ref) bool {
-	ports := &h.Flow(r).ports
-	return bits.RotateLeft32(ports[ClientSide].Load(), 16) == ports[ReplySide].Load() && h.sameAddrs(r)
+func (h *Handle) Direct(r Ref) bool { return h.arena(r&refV6 != 0).direct(r.index()) }
+
+func (a *arena) direct(i uint32) bool {
+	ports := &a.flow(i).ports
+	return bits.RotateLeft32(ports[ClientSide].Load(), 16) == ports[ReplySide].Load() && a.sameAddrs(i)
 }
 
 // sameAddrs reports whether neither address of a flow is translated.
-func (h *Handle) sameAddrs(r Ref) bool {
-	a, i := h.arena(r&refV6 != 0), r.index()
+func (a *arena) sameAddrs(i uint32) bool {
 	client, reply := a.keyOf(i, ClientSide), a.keyOf(i, ReplySide)
 	if !a.v6 {
 		return client.addr[0]<<32|client.addr[0]>>32 == reply.addr[0]

@@ -13,6 +13,7 @@ type Info struct {
 	Client, Reply header.Tuple
 	State         State
 	Reset         bool // an RST was the last packet
+	Fin           bool // direct return: the client has sent a FIN, and no data since
 	Idle          time.Duration
 	Expires       time.Duration // zero: expired, not yet swept
 	Age           time.Duration // since the flow was made or its connection was established
@@ -79,7 +80,6 @@ func (h *Handle) info(a *arena, i uint32, now Ticks, out *Info) bool {
 	*out = Info{
 		Ref:     a.ref(i),
 		State:   m.State(),
-		Reset:   m.Reset(),
 		Idle:    max(0, conn.Span(m.Seen(), now)),
 		Expires: max(0, time.Duration(left)*conn.Tick),
 		Age:     f.age(m, now),
@@ -100,8 +100,9 @@ func (h *Handle) info(a *arena, i uint32, now Ticks, out *Info) bool {
 		out.Tracked, out.CopyOf = mark&markTracked != 0, ownerOf(mark)
 	}
 	if out.Direct = h.Direct(out.Ref); out.Direct {
-		out.Mark = h.Mark(out.Ref)
+		out.Mark, out.Fin = h.Mark(out.Ref), m.FinOneSided()
 	}
+	out.Reset = m.Reset() && !out.Fin
 	out.YieldsPort = h.t.yieldsPort(a, i, m, now) != shedNever
 	a.tuple(i, ClientSide, &out.Client)
 	a.tuple(i, ReplySide, &out.Reply)

@@ -58,6 +58,7 @@ type Event struct {
 	State   State // at the end
 	Reset   bool  // an RST was the last packet, from the side ResetBy
 	ResetBy Side
+	Fin     bool // direct return: the client has sent a FIN, and no data since
 	Proxied bool
 
 	// Counted: Traffic has all packets of the flow, by the side on which they arrived.
@@ -206,7 +207,8 @@ func (r *logRing) ended(a *arena, i uint32, m conn.Meta, why End, now Time) {
 		return
 	}
 	e.describe(a, i, m, now)
-	e.Ended, e.Reset, e.ResetBy = why, m.Reset(), m.ResetBy()
+	e.Ended, e.ResetBy, e.Fin = why, m.ResetBy(), m.FinOneSided() && a.direct(i)
+	e.Reset = m.Reset() && !e.Fin
 	account := &r.log.accounts[family(a.v6)][i]
 	if e.Start, e.Counted = r.log.startOf(account, a.flow(i)); e.Counted {
 		e.Traffic = [2]Traffic{account.of(ClientSide), account.of(ReplySide)}

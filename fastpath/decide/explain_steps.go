@@ -70,7 +70,10 @@ func (x *Explanation) flowText() string {
 		from = "from its backend"
 	}
 	s := fmt.Sprintf("%v, %v old, %s", x.Flow.State, x.Flow.Age, from)
-	if x.Flow.Reset {
+	switch {
+	case x.Flow.Fin:
+		s += ", after a FIN of its client"
+	case x.Flow.Reset:
 		s += ", after an RST"
 	}
 	switch {

@@ -52,6 +52,13 @@ func (m Meta) ObserveOneSided(s Segment, now Ticks) Meta {
 	return m
 }
 
+// FinOneSided reports whether the client of a flow with direct return has sent a FIN, and neither
+// an RST nor data since. In other flows the two notes have another meaning.
+func (m Meta) FinOneSided() bool {
+	const fin = MetaReset | MetaFin
+	return m.State() == Unconfirmed && m&fin == fin
+}
+
 // ResetOneSided is ObserveOneSided when the gateway resets a connection in place of a node that is
 // gone.
 func (m Meta) ResetOneSided(now Ticks) Meta {

@@ -169,16 +169,21 @@ func (w *world) flows(first uint16, n int) {
 
 func (w *world) create(now flowtable.Time, port uint16) flowtable.Ref {
 	w.t.Helper()
-	addr := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
-	r, s := w.handle.Create(now, &flowtable.NewFlow{
-		Client: header.Tuple{Src: addr("198.51.100.7"), SrcPort: port, Dst: addr("203.0.113.9"), DstPort: 80,
-			Proto: header.ProtoTCP},
-		Backend: addr("10.0.1.12"), BackendPort: 8080, Source: addr("10.0.0.1"), SourcePort: port, Service: 1,
-	})
+	f := newFlow(port)
+	r, s := w.handle.Create(now, &f)
 	if s != flowtable.Created {
 		w.t.Fatal(s)
 	}
 	return r
+}
+
+func newFlow(port uint16) flowtable.NewFlow {
+	addr := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
+	return flowtable.NewFlow{
+		Client: header.Tuple{Src: addr("198.51.100.7"), SrcPort: port, Dst: addr("203.0.113.9"), DstPort: 80,
+			Proto: header.ProtoTCP},
+		Backend: addr("10.0.1.12"), BackendPort: 8080, Source: addr("10.0.0.1"), SourcePort: port, Service: 1,
+	}
 }
 
 // records reads all files.
@@ -222,6 +227,61 @@ func (w *world) count() (begins, ends int) {
 		}
 	}
 	return begins, ends
+}
+
+// TestEndsOfDirectFlows: how a client closed a connection of which the gateway sees only its side.
+// A translated association whose client has sent a SHUTDOWN is reset if it is aborted then.
+func TestEndsOfDirectFlows(t *testing.T) {
+	const ack, fin, rst, data = header.TCPACK, header.TCPFIN | header.TCPACK, header.TCPRST, 1 << 7 // with payload
+	for _, tt := range []struct {
+		name       string
+		translated bool
+		packets    []uint8 // of the client, after a SYN
+		closed     string
+	}{
+		{"FIN", false, []uint8{ack, fin}, "fin_client"},
+		{"FIN before an ACK", false, []uint8{fin}, "fin_client"},
+		{"ACK after FIN", false, []uint8{ack, fin, ack}, "fin_client"},
+		{"data after FIN", false, []uint8{ack, fin, ack | data}, ""},
+		{"RST after FIN", false, []uint8{ack, fin, rst}, "rst_client"},
+		{"RST", false, []uint8{ack, rst}, "rst_client"},
+		{"idle", false, []uint8{ack}, ""},
+		{"translated", true, []uint8{ack, fin, rst}, "rst_client"},
+	} {
+		for _, proto := range []uint8{header.ProtoTCP, header.ProtoSCTP} {
+			w := newWorld(t, 40_000)
+			now := flowtable.Time(boottime.Nanos())
+			f := newFlow(7)
+			if f.Client.Proto = proto; !tt.translated {
+				f.MakeDirect(&f.Backend, false)
+			}
+			w.handle.Enter(now)
+			ref, status := w.handle.Create(now, &f)
+			if status != flowtable.Created {
+				t.Fatal(status)
+			}
+			if tt.translated {
+				w.handle.Observe(ref, flowtable.ReplySide, flowtable.Segment{Flags: header.TCPSYN | ack}, now)
+			}
+			for _, flags := range tt.packets {
+				s := flowtable.Segment{Flags: flags &^ data, Data: flags&data != 0}
+				if tt.translated {
+					w.handle.Observe(ref, flowtable.ClientSide, s, now)
+				} else {
+					w.handle.ObserveOneSided(ref, s, now)
+				}
+			}
+			for w.table.Counts().Live[0] > 0 {
+				w.handle.Sweep(now+flowtable.Time(24*time.Hour), 1<<20)
+			}
+			w.handle.Leave()
+			w.log.drain()
+			list := w.records()
+			if last := list[len(list)-1]; last.Event != End || last.Closed != tt.closed {
+				t.Errorf("%s, protocol %d: %+v, want closed %q", tt.name, proto, last, tt.closed)
+			}
+		}
+	}
 }
 
 // TestRotation: files are bounded in size and number, old ones are compressed, and no line between

@@ -40,7 +40,8 @@ type Record struct {
 	LastPacket time.Time `json:"lastPacket,omitzero"` // to a second
 	State      string    `json:"state,omitempty"`
 	// Closed is how the connection ended, if it did: fin_client or fin_backend (who closed first),
-	// rst_client, rst_backend, refused (by the backend).
+	// rst_client, rst_backend, refused (by the backend). With direct return rst_backend is an RST
+	// of the gateway.
 	Closed string `json:"closed,omitempty"`
 	// Traffic of the whole flow; nil if it was not counted from its start on.
 	Traffic *status.FlowTraffic `json:"traffic,omitempty"`
@@ -66,7 +67,7 @@ func closedOf(e *flowtable.Event) string {
 		return "rst_client"
 	case e.Reset:
 		return "rst_backend"
-	case e.State == flowtable.LastAckClient, e.State == flowtable.TimeWaitClient:
+	case e.Fin, e.State == flowtable.LastAckClient, e.State == flowtable.TimeWaitClient:
 		return "fin_client"
 	case e.State == flowtable.LastAckBackend, e.State == flowtable.TimeWaitBackend:
 		return "fin_backend"
