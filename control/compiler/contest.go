@@ -37,24 +37,53 @@ type endpointPort struct {
 	proto uint8
 }
 
-// markUnits makes units dirty: the unit that loses a frontend, the unit that gets it, and units
-// with endpoints at its address and port. Problems of the other units that claim it become stale: a
-// thousand Services may claim one frontend. It is called once in a run, after the last change of a
-// claim.
+// reach says in which namespaces a frontend, before and after it moved, rules out endpoints at its
+// address and port (notAnEndpoint).
+type reach struct {
+	all bool
+	in  [2]string
+}
+
+// set sets the reach before (0) or after (1), when a unit has the frontend by a kind of claim.
+func (r *reach) set(i int, u *unit, kind services.FrontendKind) {
+	switch {
+	case u == nil:
+	case kind == services.ExternalIP:
+		r.in[i] = u.key.namespace
+	default:
+		r.all = true
+	}
+}
+
+func (r *reach) has(namespace string) bool {
+	return r.all || r.in[0] == namespace || r.in[1] == namespace
+}
+
+// markUnits makes units dirty: the unit that loses a frontend, the unit that gets it, and the units
+// in its reach with endpoints at its address and port. Problems of the other units that claim it
+// become stale: a thousand Services may claim one frontend. It is called once in a run, after the
+// last change of a claim.
 func (c *contest) markUnits(snapshot *services.Snapshot) {
-	moved := map[header.Addr]map[endpointPort]bool{}
+	moved := map[header.Addr]map[endpointPort]reach{}
 	for k := range c.changed {
 		before, kind := c.holder(snapshot, k)
 		now := c.winner(k)
-		if before == now && (now == nil || now.kindOf(k) == kind) {
+		kindNow := services.FrontendKind(0)
+		if now != nil {
+			kindNow = now.kindOf(k)
+		}
+		if before == now && (now == nil || kindNow == kind) {
 			continue
 		}
 		ports := moved[k.Addr]
 		if ports == nil {
-			ports = map[endpointPort]bool{}
+			ports = map[endpointPort]reach{}
 			moved[k.Addr] = ports
 		}
-		ports[endpointPort{k.Port, k.Proto}] = true
+		var r reach
+		r.set(0, before, kind)
+		r.set(1, now, kindNow)
+		ports[endpointPort{k.Port, k.Proto}] = r
 		if before == now {
 			continue
 		}
@@ -71,9 +100,12 @@ func (c *contest) markUnits(snapshot *services.Snapshot) {
 	}
 	for a, ports := range moved {
 		c.addrs.uses.each(a, func(num int32) {
-			if c.units.byNum[num].hadPort(ports) {
-				c.units.reread(num)
-			}
+			u := c.units.byNum[num]
+			u.eachPort(func(p endpointPort) {
+				if r, ok := ports[p]; ok && r.has(u.key.namespace) {
+					c.units.reread(num)
+				}
+			})
 		})
 	}
 }

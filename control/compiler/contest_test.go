@@ -2,6 +2,7 @@ package compiler_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -112,6 +113,42 @@ func TestUnmovedClaimsAreNotContested(t *testing.T) {
 		trimmed, malformed := objects.TrimService(service)
 		if got := h.compiler.Contests(trimmed); got != tt.want || len(malformed) > 0 {
 			t.Errorf("%s: %d frontends are contested, want %d %v", tt.name, got, tt.want, malformed)
+		}
+	}
+}
+
+// TestClaimsReachEndpoints: a claim of an endpoint's address and port matters to Services that may
+// not have the endpoint then. A claim by external IP is nothing to other namespaces: to toggle it
+// must not cost what their Services have.
+func TestClaimsReachEndpoints(t *testing.T) {
+	const endpoint, port = "100.64.77.1", 8080 // of good/plain
+	external := func(s *corev1.Service) { s.Spec.ExternalIPs = []string{endpoint} }
+	for _, tt := range []struct {
+		name, namespace string
+		claim           func(*corev1.Service)
+		want            []string
+	}{
+		{"external IP of another namespace", "tenant", external, nil},
+		{"external IP of the same namespace", "good", external, []string{"good/plain"}},
+		{"ClusterIP of another namespace", "tenant", func(s *corev1.Service) { s.Spec.ClusterIPs = []string{endpoint} },
+			[]string{"good/plain"}},
+	} {
+		for _, gone := range []bool{false, true} {
+			h := newHostileTenant(t)
+			service := tenantService(func(s *corev1.Service) {
+				s.Namespace, s.Spec.Ports[0].Port = tt.namespace, port
+				tt.claim(s)
+			})
+			if gone {
+				h.tracker.Upsert(hostileSource, service)
+				h.compile()
+				service.Spec.Ports[0].Port++
+			}
+			trimmed, malformed := objects.TrimService(service)
+			if got := h.compiler.Affected(trimmed); !slices.Equal(got, tt.want) || len(malformed) > 0 {
+				t.Errorf("%s, gone %v: endpoints of %v are evaluated again, want %v %v", tt.name, gone, got, tt.want,
+					malformed)
+			}
 		}
 	}
 }

@@ -129,5 +129,20 @@ func (c *Compiler) Contests(s *objects.Service) int {
 	return len(r.contest.changed)
 }
 
+// Affected are the Services whose endpoints a new version of a Service makes the compiler evaluate
+// again. The compiler is of no use afterwards.
+func (c *Compiler) Affected(s *objects.Service) (names []string) {
+	r := c.begin()
+	r.setService(s.ID, s)
+	r.admission.admit()
+	r.contest.markUnits(r.snapshot)
+	for u := range r.units.dirty {
+		if u.reread {
+			names = append(names, u.key.namespace+"/"+u.key.name)
+		}
+	}
+	return names
+}
+
 // FullCheckedPorts are those of a state compiled from nothing.
 func (c *Compiler) FullCheckedPorts(s *objects.State) []*CheckedPort { return c.full(s).CheckedPorts() }

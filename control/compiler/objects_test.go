@@ -204,13 +204,13 @@ func (g *mutatedObjects) object() runtime.Object {
 	var o runtime.Object
 	switch n := g.m.one(20); {
 	case n < 8:
-		svc := g.m.service(fmt.Sprintf("svc-%d", g.m.one(8)))
+		svc := g.m.service("default", fmt.Sprintf("svc-%d", g.m.one(8)))
 		if svc.CreationTimestamp.Unix() == 1 {
 			svc.CreationTimestamp = metav1.NewTime(time.Unix(2, 0)) // age decides who has a frontend
 		}
 		o = svc
 	case n < 19:
-		o = g.m.slice(fmt.Sprintf("slice-%d", g.m.one(12)))
+		o = g.m.slice("default", fmt.Sprintf("slice-%d", g.m.one(12)))
 	default:
 		o = g.m.node(fmt.Sprintf("gw-%d", 1+g.m.one(2)))
 	}

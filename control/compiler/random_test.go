@@ -43,17 +43,22 @@ func (w world) addr() string {
 	return fmt.Sprintf("10.0.0.%d", 1+w.one(24))
 }
 
+// namespace is that of a Service or slice.
+func (w world) namespace() string {
+	return []string{"default", "default", "default", "other"}[w.one(4)]
+}
+
 // vip is now and then an endpoint's address.
 func (w world) vip() string {
-	if w.chance(10) {
+	if w.chance(30) {
 		return w.addr()
 	}
 	return fmt.Sprintf("203.0.113.%d", 1+w.one(8))
 }
 
-func (w world) service(name string) *corev1.Service {
+func (w world) service(namespace, name string) *corev1.Service {
 	s := &corev1.Service{}
-	s.Name, s.Namespace = name, "default"
+	s.Name, s.Namespace = name, namespace
 	if w.chance(50) {
 		s.CreationTimestamp = metav1.NewTime(time.Unix(int64(1+w.one(3)), 0))
 	}
@@ -147,9 +152,9 @@ func (w world) hints() *discoveryv1.EndpointHints {
 	return h
 }
 
-func (w world) slice(name string) *discoveryv1.EndpointSlice {
+func (w world) slice(namespace, name string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
-	s.Name, s.Namespace = name, "default"
+	s.Name, s.Namespace = name, namespace
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("svc-%d", w.one(8))}
 	for i := range w.one(3) {
 		name, number, protocol := string(rune('a'+i)), []int32{8080, 8081, 80}[w.one(3)],
@@ -193,16 +198,17 @@ func (w world) step(t *tracker.Tracker) {
 	if w.chance(3) {
 		kind, name = objects.KindNode, fmt.Sprintf("gw-%d", 1+w.one(2))
 	}
+	namespace := w.namespace()
 	switch {
 	case w.chance(25):
 		t.Delete(from, objects.ObjectID{Kind: kind,
-			Namespace: map[bool]string{false: "default"}[kind == objects.KindNode], Name: name})
+			Namespace: map[bool]string{false: namespace}[kind == objects.KindNode], Name: name})
 	case kind == objects.KindNode:
 		t.Upsert(from, w.node(name))
 	case kind == objects.KindService:
-		t.Upsert(from, w.service(name))
+		t.Upsert(from, w.service(namespace, name))
 	default:
-		t.Upsert(from, w.slice(name))
+		t.Upsert(from, w.slice(namespace, name))
 	}
 }
 

@@ -124,12 +124,14 @@ func (u *unit) kindOf(k services.FrontendKey) services.FrontendKind {
 	return u.claims[i].kind
 }
 
-// hadPort reports whether the unit was built with endpoints at one of these ports.
-func (u *unit) hadPort(ports map[endpointPort]bool) bool {
-	return slices.ContainsFunc(u.usedBy, func(s *objects.Slice) bool {
-		return slices.ContainsFunc(s.Ports,
-			func(p objects.SlicePort) bool { return ports[endpointPort{p.Port, p.Proto}] })
-	})
+// eachPort calls f for the ports of the slices that the unit was built with, some of them again and
+// again.
+func (u *unit) eachPort(f func(endpointPort)) {
+	for _, s := range u.usedBy {
+		for _, p := range s.Ports {
+			f(endpointPort{p.Port, p.Proto})
+		}
+	}
 }
 
 // objectProblems returns the problems of the unit's objects by themselves.
