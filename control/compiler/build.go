@@ -47,7 +47,8 @@ func (r *run) build(u *unit) {
 		r.lostPins.loseAffinity(p, u.service.Affinity, r.generation)
 		r.setServicePort(u, p)
 	}
-	u.reread = false
+	u.reread, u.moved = false, nil
+	delete(r.contest.behind, u)
 	u.shares.sweep(u.slices)
 	lost := r.setFrontends(u)
 	problems = append(problems, u.objectProblems()...)
@@ -188,7 +189,7 @@ func (r *run) merge(u *unit, f *familySet, offered []offer, v6 bool) (
 	read := func(to []member, o offer) ([]member, []objects.FieldProblem) {
 		return r.appendMembers(to, u, o.slice, o.port)
 	}
-	members, problems = f.merged.merge(from, u.reread, read, r.scratch.members, r.keepFrom)
+	members, problems = f.merged.merge(from, u.reread, u.moved, read, r.scratch.members, r.keepFrom)
 	r.scratch.members = members
 	return members, listed, problems
 }

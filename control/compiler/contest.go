@@ -22,6 +22,10 @@ type contest struct {
 	winners map[services.FrontendKey]*unit
 	// stale are units whose problems name a unit that has lost the frontend since (refresh).
 	stale map[*unit]bool
+	// behind are the units whose endpoints at unit.moved must be read again. A run builds units of
+	// turn endpoints, if there are so many; all if turn is 0.
+	behind map[*unit]bool
+	turn   int
 }
 
 // change records that these frontends may change hands.
@@ -59,10 +63,11 @@ func (r *reach) has(namespace string) bool {
 	return r.all || r.in[0] == namespace || r.in[1] == namespace
 }
 
-// markUnits makes units dirty: the unit that loses a frontend, the unit that gets it, and the units
-// in its reach with endpoints at its address and port. Problems of the other units that claim it
-// become stale: a thousand Services may claim one frontend. It is called once in a run, after the
-// last change of a claim.
+// markUnits makes units dirty: the unit that loses a frontend and the unit that gets it. Units with
+// endpoints at its address and port have their turn, in this run or a later one: a namespace may
+// have tens of thousands of them. Problems of the other units that claim it become stale: a
+// thousand Services may claim one frontend. It is called once in a run, after the last change of a
+// claim.
 func (c *contest) markUnits(snapshot *services.Snapshot) {
 	moved := map[header.Addr]map[endpointPort]reach{}
 	for k := range c.changed {
@@ -103,12 +108,54 @@ func (c *contest) markUnits(snapshot *services.Snapshot) {
 			u := c.units.byNum[num]
 			u.eachPort(func(p endpointPort) {
 				if r, ok := ports[p]; ok && r.has(u.key.namespace) {
-					c.units.reread(num)
+					c.setBehind(u, services.FrontendKey{Addr: a, Port: p.port, Proto: p.proto})
 				}
 			})
 		})
 	}
+	c.takeTurn()
 }
+
+func (c *contest) setBehind(u *unit, k services.FrontendKey) {
+	if u.moved == nil {
+		u.moved = map[services.FrontendKey]bool{}
+	}
+	u.moved[k] = true
+	c.behind[u] = true
+}
+
+// A turn has about turnEndpoints endpoints. To build a unit costs as much as leastBehind.
+const (
+	turnEndpoints = 20_000
+	leastBehind   = 100
+)
+
+// takeTurn makes some of the units dirty that are behind.
+func (c *contest) takeTurn() {
+	left := c.turn
+	for u := range c.behind {
+		switch {
+		case c.units.dirty[u]:
+			continue
+		case c.turn > 0 && left <= 0:
+			return
+		}
+		left -= leastBehind + len(u.uses)
+		c.units.dirty[u] = true
+	}
+}
+
+// DeferEndpoints: with true an address and port that becomes a frontend may stay an endpoint, or
+// stay refused when it no longer is one, until a later compile; the caller compiles as long as
+// StaleEndpoints.
+func (s *state) DeferEndpoints(on bool) {
+	if s.contest.turn = 0; on {
+		s.contest.turn = turnEndpoints
+	}
+}
+
+// StaleEndpoints reports whether there are such endpoints.
+func (s *state) StaleEndpoints() bool { return len(s.contest.behind) > 0 }
 
 // holder returns the unit that has a frontend in the snapshot before this run, and by which kind of
 // claim; nil if none has.

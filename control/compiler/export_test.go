@@ -23,9 +23,10 @@ func (c *Compiler) CheckAll(t HandedOut) string {
 	return ""
 }
 
-// TreatAllAsLarge makes the compiler defer every table, and merge all endpoints as it does those of
-// large Services.
+// TreatAllAsLarge makes the compiler defer every table, merge all endpoints as it does those of
+// large Services, and evaluate endpoints of one Service again in each compile.
 func (c *Compiler) TreatAllAsLarge() {
+	c.contest.turn = 1
 	c.tables.deferring, c.tables.inlineSlots, c.keepFrom = true, 0, 1
 }
 
@@ -137,7 +138,7 @@ func (c *Compiler) Affected(s *objects.Service) (names []string) {
 	r.admission.admit()
 	r.contest.markUnits(r.snapshot)
 	for u := range r.units.dirty {
-		if u.reread {
+		if u.reread || len(u.moved) > 0 {
 			names = append(names, u.key.namespace+"/"+u.key.name)
 		}
 	}

@@ -69,6 +69,7 @@ func TestCompilerKeepsNothingOfDeletedObjects(t *testing.T) {
 	for what, n := range map[string]int{
 		"problems": len(problems), "units": len(c.units.byKey), "owners": len(c.units.owner),
 		"claims": len(c.contest.claims.head), "uses": len(c.addrs.uses.head), "own addresses": len(c.addrs.own),
+		"units behind": len(c.contest.behind),
 		"keep-sources": len(c.kept.count), "tables": len(c.tables.store),
 		"claim pairs":  len(c.contest.claims.pairs) - unused(&c.contest.claims),
 		"use pairs":    len(c.addrs.uses.pairs) - unused(&c.addrs.uses),

@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
 )
 
 // minKept is the least number of a port's endpoints that are kept for the next merge: to sort fewer
@@ -22,12 +24,13 @@ type merged struct {
 type appender func(to []member, o offer) ([]member, []objects.FieldProblem)
 
 // merge collects the endpoints of a port from all slices that have it, each once, in order. With
-// again it reads all slices, because the endpoints may differ though the slices are the same. The
-// result uses the memory of buf. m keeps its own copy if there are at least minimum endpoints.
+// again it reads all slices, because the endpoints may differ though the slices are the same; those
+// at the places of moved may differ. The result uses the memory of buf. m keeps its own copy if
+// there are at least minimum endpoints.
 func (m *merged) merge(
-	from []offer, again bool, read appender, buf []member, minimum int,
+	from []offer, again bool, moved map[services.FrontendKey]bool, read appender, buf []member, minimum int,
 ) (members []member, problems []objects.Problem) {
-	if again || len(m.all) == 0 || !m.change(from, read) {
+	if again || len(m.all) == 0 || !m.change(from, moved, read) {
 		*m = merged{all: buf[:0]}
 		for _, o := range from {
 			m.all = m.read(m.all, o, read)
@@ -55,10 +58,13 @@ func (m *merged) merge(
 	return members, problems
 }
 
-// change replaces the endpoints of slices that were added, removed or changed since the last merge.
-// It returns false if it cannot; then all slices must be read.
-func (m *merged) change(from []offer, read appender) (ok bool) {
+// change replaces the endpoints of slices that were added, removed or changed since the last merge,
+// or the endpoints that moved. It returns false if it cannot; then all slices must be read.
+func (m *merged) change(from []offer, moved map[services.FrontendKey]bool, read appender) (ok bool) {
 	var gone, added []member
+	if len(moved) > 0 { // as if all of m.from stayed: diff reads its former slices as they count now
+		gone, added = m.again(moved, read)
+	}
 	diff(m.from, from, func(o offer) *objects.Slice { return o.slice },
 		func(o offer) {
 			gone = m.read(gone, o, read)
@@ -72,6 +78,40 @@ func (m *merged) change(from []offer, read appender) (ok bool) {
 		m.all, m.spare = all, m.all
 	}
 	return ok
+}
+
+// again returns the endpoints at places that moved, as they were merged and as the slices have them
+// now.
+func (m *merged) again(moved map[services.FrontendKey]bool, read appender) (gone, added []member) {
+	proto := m.from[0].port.Proto
+	var addrs []header.Addr
+	for k := range moved {
+		if k.Proto != proto {
+			continue
+		}
+		addrs = append(addrs, k.Addr)
+		place := member{addr: k.Addr, port: k.Port}
+		at, _ := slices.BinarySearchFunc(m.all, place, compareMembers)
+		for ; at < len(m.all) && m.all[at].same(&place); at++ {
+			gone = append(gone, m.all[at])
+		}
+	}
+	slices.SortFunc(addrs, objects.CompareAddrs)
+	for _, o := range m.from {
+		if !slices.ContainsFunc(o.slice.Endpoints, func(e objects.Endpoint) bool {
+			_, is := slices.BinarySearchFunc(addrs, e.Addr, objects.CompareAddrs)
+			return is
+		}) {
+			continue
+		}
+		delete(m.refused, o.slice)
+		for _, e := range m.read(nil, o, read) {
+			if moved[services.FrontendKey{Addr: e.addr, Port: e.port, Proto: proto}] {
+				added = append(added, e)
+			}
+		}
+	}
+	return gone, added
 }
 
 // read appends a slice's endpoints, and records the refused ones.

@@ -1,6 +1,7 @@
 package compiler
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
 )
@@ -29,9 +31,6 @@ func TestEndpointsAreReadAgain(t *testing.T) {
 		name   string
 		change func(*limited)
 	}{
-		{"a Service is reached at an endpoint's address and port", func(l *limited) {
-			l.tracker.Upsert(limitsSource, at(taken, 1))
-		}},
 		{"an endpoint is drained", func(l *limited) {
 			_ = l.Drain(Drain{Addr: header.AddrFrom4([4]byte{10, 1, 0, 5})})
 		}},
@@ -51,12 +50,7 @@ func TestEndpointsAreReadAgain(t *testing.T) {
 			l.tracker.Upsert(limitsSource, zoned("a", "near"))
 			l.tracker.Upsert(limitsSource, zoned("b", "near"))
 			l.tracker.Upsert(limitsSource, at(taken, 2))
-			l.tracker.Upsert(limitsSource, wide(service, 1, 1, 1))
-			for n := range minKept/100 + 1 {
-				l.tracker.Upsert(limitsSource, hinted(wideSlice(service, byte(n+1), 1, 100)))
-			}
-			l.compile()
-			f := &l.units.byKey[unitKey{"n", service}].ports[0].families[0]
+			f := l.large(service)
 			before := slices.Clone(f.members)
 			c.change(l)
 			l.compile()
@@ -73,6 +67,90 @@ func TestEndpointsAreReadAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// large adds a Service whose endpoints are kept, and returns them.
+func (l *limited) large(name string) *familySet {
+	l.t.Helper()
+	l.tracker.Upsert(limitsSource, wide(name, name[0], 1, 1))
+	for n := range minKept/100 + 1 {
+		l.tracker.Upsert(limitsSource, hinted(wideSlice(name, byte(n+1), 1, 100)))
+	}
+	l.compile()
+	return &l.units.byKey[unitKey{"n", name}].ports[0].families[0]
+}
+
+// TestClaimedEndpoint: when a Service is reached at an endpoint's address and port, or no longer,
+// only that endpoint of a large Service is read again. Without it a cheap change costs as much as
+// all endpoints of all large Services that list the address.
+func TestClaimedEndpoint(t *testing.T) {
+	const taken = "10.1.0.5"
+	l := newLimited(t, Config{NodeName: "a", Scheduler: services.RoundRobin})
+	x, y := l.large("x"), l.large("y")
+	all := len(x.members)
+	claim := func(port int32) {
+		s := at(taken, port)
+		s.Name = "z"
+		l.tracker.Upsert(limitsSource, s)
+	}
+	for _, port := range []int32{1, 2} { // endpoints have port 1
+		want := all
+		if port == 1 {
+			want--
+		}
+		claim(port)
+		l.compile()
+		if len(x.members) != want || len(y.members) != want {
+			t.Errorf("a Service is reached at port %d: %d and %d endpoints, want %d", port, len(x.members),
+				len(y.members), want)
+		}
+		if x.merged.spare == nil || y.merged.spare == nil {
+			t.Error("all endpoints were read again")
+		}
+	}
+
+	// One Service in each compile; one that waits loses the slice of the endpoint.
+	l.contest.turn = 1
+	claim(1)
+	l.Compile(l.tracker.Changes())
+	if len(x.members)+len(y.members) != 2*all-1 || !l.StaleEndpoints() {
+		t.Fatalf("%d and %d of %d endpoints in the first of two compiles", len(x.members), len(y.members), all)
+	}
+	for _, name := range []string{"x", "y"} {
+		l.tracker.Delete(limitsSource, objects.MakeObjectID(objects.KindEndpointSlice, "n", name+"-1"))
+	}
+	l.compile()
+	if len(x.members) != all-100 || len(y.members) != all-100 || l.StaleEndpoints() {
+		t.Errorf("%d and %d endpoints, want %d", len(x.members), len(y.members), all-100)
+	}
+}
+
+// TestClaimedEndpointsTakeTurns: a thousand Services have an endpoint where another one is reached.
+func TestClaimedEndpointsTakeTurns(t *testing.T) {
+	const n = 1000
+	l := newLimited(t, Config{NodeName: "a", Scheduler: services.RoundRobin})
+	for i := range n {
+		name := fmt.Sprint("s", i)
+		s := wide(name, 0, 1, 1)
+		s.Spec.ClusterIP = fmt.Sprintf("10.97.%d.%d", i>>8, i&255)
+		l.tracker.Upsert(limitsSource, s)
+		l.tracker.Upsert(limitsSource, wideSlice(name, 1, 1, 2))
+	}
+	l.Compile(l.tracker.Changes())
+	l.DeferEndpoints(true)
+	l.tracker.Upsert(limitsSource, at("10.1.0.1", 1))
+	before, most, turns := n, 0, 0
+	for l.Compile(l.tracker.Changes()); ; l.Compile(&objects.Changes{}) {
+		most, before = max(most, before-len(l.contest.behind)), len(l.contest.behind)
+		if turns++; !l.StaleEndpoints() {
+			break
+		}
+	}
+	t.Logf("%d Services in %d turns, %d at most", n, turns, most)
+	if most > turnEndpoints/leastBehind {
+		t.Errorf("one compile evaluated endpoints of %d Services, want %d at most", most, turnEndpoints/leastBehind)
+	}
+	l.compile()
 }
 
 // at is a Service that is reached at an address and port.

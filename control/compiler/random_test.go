@@ -248,8 +248,12 @@ func incrementalEqualsFull(t *testing.T, deferred bool) {
 
 	var snapshot *services.Snapshot
 	var problems []objects.Problem
+	turns := 0
 	apply := func(s *services.Snapshot, p []objects.Problem, steer *steer.Change) {
 		snapshot, problems = s, p
+		if c.StaleEndpoints() {
+			turns++
+		}
 		kernel.Must(t, &steer.Open, kernel.Open)
 		kernel.Must(t, &steer.Close, kernel.Close)
 		owners.Published(s)
@@ -320,6 +324,9 @@ func incrementalEqualsFull(t *testing.T, deferred bool) {
 			}
 			install()
 		}
+		for c.StaleEndpoints() {
+			apply(c.Compile(&objects.Changes{}))
+		}
 		for c.StaleProblems() {
 			c.RefreshProblems()
 			refreshed++
@@ -346,6 +353,9 @@ func incrementalEqualsFull(t *testing.T, deferred bool) {
 	}
 	if checked == 0 {
 		t.Error("there never was a checked port")
+	}
+	if deferred != (turns > 0) {
+		t.Errorf("endpoints were stale after %d compiles", turns)
 	}
 	if deferred != (refreshed > 0) {
 		t.Errorf("stale problems were brought up to date %d times", refreshed)

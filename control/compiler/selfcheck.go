@@ -59,7 +59,7 @@ func (c *Compiler) sample() (units []*unit) {
 		}
 		c.nextCheck++
 		// Which endpoint gets no number depends on the order of arrival.
-		if u == nil || c.ids.short[u] || u.waits() || c.contest.stale[u] {
+		if u == nil || c.ids.short[u] || u.waits() || c.contest.stale[u] || c.contest.behind[u] {
 			continue
 		}
 		units = append(units, u)
@@ -188,6 +188,7 @@ func (c *Compiler) Rebuild(s *objects.State) (*services.Snapshot, []objects.Prob
 	fresh.ids.former = nil // later ones get new numbers
 	fresh.tables.deferring, fresh.tables.inlineSlots = c.tables.deferring, c.tables.inlineSlots
 	fresh.keepFrom, fresh.problems.later = c.keepFrom, c.problems.later
+	fresh.contest.turn = c.contest.turn
 	fresh.lostPins.inherit(&c.lostPins, &c.units, &fresh.units, fresh.snapshot.Generation)
 	c.state = fresh.state
 	steer := c.Steer()

@@ -44,7 +44,7 @@ func newState(cfg Config) *state {
 	s.addrs = newAddresses(&s.units)
 	s.kept = keptSources{count: map[steer.KeepSource]int32{}}
 	s.contest = contest{cfg: &s.cfg, units: &s.units, addrs: &s.addrs, claims: newRelation[services.FrontendKey](),
-		stale: map[*unit]bool{}}
+		stale: map[*unit]bool{}, behind: map[*unit]bool{}}
 	s.admission = admission{cfg: &s.cfg, units: &s.units, nodes: &s.nodes, contest: &s.contest, total: newTotal()}
 	s.ids = numbers{identities: newIdentities(), short: map[*unit]bool{}}
 	s.tables = tables{cfg: &s.cfg, scratch: &s.scratch, store: tableStore{}, inlineSlots: maxInlineSlots}

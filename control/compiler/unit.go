@@ -37,6 +37,9 @@ type unit struct {
 	denied         string // why the unit is not served; "" if it is admitted
 	problems       []objects.Problem
 	others         []objects.Problem // the problems except lost frontends; nil if none is lost
+	// moved are frontends that came or went since the unit was built. Its endpoints there must be
+	// read again.
+	moved map[services.FrontendKey]bool
 }
 
 // port is a compiled service port.

@@ -1,6 +1,7 @@
 package loop_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -35,15 +36,19 @@ func costlySlice(n, version int) *discoveryv1.EndpointSlice {
 	return s
 }
 
-func addCostly(t *tracker.Tracker) {
+// addCostly adds the costly Service, or another one of the same endpoints if there is a suffix.
+func addCostly(t *tracker.Tracker, suffix string) {
 	var b tracker.Batch
 	service := controltest.Service(0)
-	service.Namespace = "costly"
-	service.Spec.Ports[0].NodePort = 29_999
-	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.99.0.1"}}
+	service.Namespace, service.Name = "costly", service.Name+suffix
+	service.Spec.Ports[0].NodePort = int32(29_999 - len(suffix))
+	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: fmt.Sprint("203.99.0.", 1+len(suffix))}}
 	b.Upsert(controltest.Source, service)
 	for n := range costlySlices {
-		b.Upsert(controltest.Source, costlySlice(n, 0))
+		s := costlySlice(n, 0)
+		s.Name += suffix
+		s.Labels[discoveryv1.LabelServiceName] += suffix
+		b.Upsert(controltest.Source, s)
 	}
 	t.Apply(&b)
 }
@@ -86,7 +91,7 @@ func latencyOfOthers(t *testing.T, beside bool) (p99, late time.Duration, part f
 	d := &delays{first: make(chan struct{})}
 	table := newTable(few.Tracker())
 	if beside {
-		addCostly(table.tracker)
+		addCostly(table.tracker, "")
 	}
 	loop, stop := table.run(t, d)
 	// The first changes after the start need memory that the later ones use again.

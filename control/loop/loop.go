@@ -165,6 +165,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	l.prepare()
 	l.Compiler.DeferTables(true)
 	l.Compiler.DeferProblems(true)
+	l.Compiler.DeferEndpoints(true)
 	l.Compiler.BuildAtOnce(firstSlots)
 	l.update(true)
 	tick := time.NewTicker(l.Retry)
@@ -188,6 +189,8 @@ func (l *Loop) Run(ctx context.Context) error {
 		case j := <-l.tableDone:
 			l.building = nil
 			l.apply(l.Compiler.Install(j))
+		case <-l.staleEndpoints():
+			l.recompile()
 		case <-l.staleProblems():
 			l.Compiler.RefreshProblems()
 			l.note()
@@ -316,6 +319,22 @@ func (l *Loop) buildTable() {
 			l.tableDone <- j
 		}()
 	}
+}
+
+// staleEndpoints is closed if the compiler has stale endpoints and no change waits, whose pass
+// evaluates some of them.
+func (l *Loop) staleEndpoints() <-chan struct{} {
+	if l.Compiler.StaleEndpoints() && len(l.Tracker.Wake()) == 0 {
+		return closed
+	}
+	return nil
+}
+
+// recompile compiles without changes of the sources.
+func (l *Loop) recompile() {
+	none := &objects.Changes{}
+	l.apply(l.Compiler.Compile(none))
+	l.notify(none)
 }
 
 // leftovers retries operations that had to wait: closing frontends that live flows needed, opening
@@ -499,9 +518,7 @@ func (l *Loop) drain(ctx context.Context, d compiler.Drain, do func(compiler.Dra
 			}
 		}
 		backends = l.Compiler.Count(d)
-		none := &objects.Changes{}
-		l.apply(l.Compiler.Compile(none))
-		l.notify(none)
+		l.recompile()
 	})
 	return backends, errors.Join(requested, err)
 }

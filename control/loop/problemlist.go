@@ -96,6 +96,9 @@ func (l *Loop) listNow() {
 	if l.listed.running {
 		l.finishList(<-l.listed.done)
 	}
+	for l.Compiler.StaleEndpoints() {
+		l.recompile()
+	}
 	for l.Compiler.StaleProblems() {
 		l.Compiler.RefreshProblems()
 	}

@@ -2,6 +2,7 @@ package loop_test
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +11,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"sluice.dev/sluice/control/controltest"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/test/bed/size"
 )
 
@@ -111,4 +114,41 @@ func latencyBesideMany(t *testing.T) (p99, late time.Duration) {
 	t.Logf("p50 %v, p99 %v, max %v; a pass p50 %v, p99 %v, max %v", quantile(d.all, 50), quantile(d.all, 99),
 		d.all[len(d.all)-1], quantile(d.took, 50), quantile(d.took, 99), d.took[len(d.took)-1])
 	return time.Duration(float64(quantile(d.all, 99)) * part), slept[len(slept)-1]
+}
+
+// TestStaleEndpointsFollow: 300 Services have an endpoint at which another one is reached then. One
+// pass evaluates the endpoints of some of them, and the loop continues without further changes.
+func TestStaleEndpointsFollow(t *testing.T) {
+	const shared, port = "10.77.0.1", 8080
+	d := &delays{first: make(chan struct{})}
+	table := newTable(controltest.Cluster{Services: 300, Endpoints: 10}.Tracker())
+	for i := range 300 {
+		s := controltest.Slice(i, 0)
+		s.Endpoints[0].Addresses[0], *s.Ports[0].Port = shared, port
+		table.tracker.Upsert(controltest.Source, s)
+	}
+	l, stop := table.run(t, d)
+	defer stop()
+	claims := &corev1.Service{}
+	claims.Namespace, claims.Name, claims.Spec.ExternalIPs = "bench", "claims", []string{shared}
+	claims.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
+	claims.Spec.Ports = []corev1.ServicePort{{Port: port}}
+	table.tracker.Upsert(controltest.Source, claims)
+	if err := l.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	at, left := header.AddrFrom(netip.MustParseAddr(shared)), 0
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		left = 0
+		table.handle.Load().Backends(func(b *services.Backend) bool {
+			if b.Addr == at {
+				left++
+			}
+			return true
+		})
+		if left == 0 {
+			return
+		}
+	}
+	t.Errorf("%d Services have the address of another one as an endpoint", left)
 }
