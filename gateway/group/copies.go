@@ -154,7 +154,7 @@ func (c *Copies) Apply(msg *Message) (Refusal, Age) {
 		if n == 0 {
 			return Accepted, 1
 		}
-		return Accepted, c.remove(n)
+		return Accepted, c.replaced(n)
 	case AllDone:
 		for n := range c.index {
 			if e := c.index[n]; e.word&entryOwner == c.owner && e.word>>entryPass != c.pass {
@@ -180,7 +180,7 @@ func (c *Copies) Refuse(msg *Message) {
 func (c *Copies) set(slot uint32, r *Record) Refusal {
 	before := c.store.Find(r)
 	if n := c.at(slot); n != before {
-		c.remove(n)
+		c.replaced(n)
 	}
 	n, refusal := c.store.Put(before, r)
 	c.Ended(before)
@@ -247,6 +247,20 @@ func (c *Copies) forgetRefused() {
 			}
 		}
 	}
+}
+
+// replaced ends the copy in record n, of whose slot another record or a Clear has come, and returns
+// the age of its last datagram. But a copy that was not told on the present stream loses its slot
+// only: the owner may have a table of another size, where the flow has another slot. The flow's own
+// record or AllDone is still to come.
+func (c *Copies) replaced(n uint32) Age {
+	e := c.index[n]
+	if n == 0 || c.told(e) {
+		return c.remove(n)
+	}
+	c.Ended(n)
+	c.index[n] = entry{word: e.word &^ entryPresent}
+	return 1
 }
 
 // remove ends the copy in record n, and returns the age of its last datagram; 0 is none.

@@ -18,6 +18,8 @@ type pairing struct {
 	flows  map[uint32]Record // of the owner
 	now    int64
 	freed  map[uint32]int64 // by slot: the argument of Free
+
+	removed int // calls of Remove
 }
 
 func replyOf(port uint16) header.Tuple { return header.Tuple{DstPort: port + 1} }
@@ -45,6 +47,7 @@ func (p *pairing) Sight(uint32) conn.Sighting { return conn.Sighting{} }
 
 func (p *pairing) Remove(n uint32) Age {
 	delete(p.table, header.Tuple{DstPort: uint16(n)})
+	p.removed++
 	return p.age
 }
 
@@ -336,6 +339,57 @@ func TestForwarded(t *testing.T) {
 		if got, ok := p.freed[1]; got != c.want || !ok {
 			t.Errorf("%s: %d, %t, want %d", c.name, got, ok, c.want)
 		}
+	}
+}
+
+// TestOtherNumbers: an owner whose process has ended has the same flows in other slots: its table
+// has another size. No copy ends for that, and the age of its last datagram stays. Copies that
+// have lost their slot are returned on the next stream, and end at AllDone if their flow has ended.
+func TestOtherNumbers(t *testing.T) {
+	const now = int64(1e15)
+	p := newPairing(0)
+	p.now, p.age = now, AgeOf(50)
+	for slot := range uint32(4) {
+		p.begin(slot, uint16(100+slot), uint16(slot))
+	}
+	p.exchange()
+	p.Ledger = NewLedger(Config{Members: One(0), Slots: 8, Free: p.Ledger.freed}, true)
+	before := p.flows
+	p.flows = map[uint32]Record{}
+	for slot, was := range []uint32{1, 0, 3} { // flow 2 has ended
+		p.flows[uint32(slot)] = before[was]
+		p.Recovered(uint32(slot))
+	}
+	read := func(slot uint32) (Record, bool) { r, ok := p.flows[slot]; return r, ok }
+	p.RecoveredHeld(5, replyOf(2))
+	p.copies.Connected(1)
+	p.Connected(0)
+	for _, msg := range p.Send(0, read, nil, 2) {
+		p.copies.Apply(&msg)
+	}
+	p.Lost(0)
+	if earlier := p.copies.Connected(1); len(earlier) != 1 || earlier[0] != numberOf(replyOf(0)) {
+		t.Errorf("the copies without a slot are %v, want %d", earlier, numberOf(replyOf(0)))
+	}
+	p.Connected(0)
+	msgs := p.Send(0, read, nil, 9)
+	for i := range msgs {
+		if p.copies.Apply(&msgs[i]); p.removed > 0 && msgs[i].Kind == Set {
+			t.Fatalf("%d copies have ended before AllDone", p.removed)
+		}
+		if msgs[i].Kind == All {
+			if _, age := p.copies.Apply(&Message{Kind: Clear, Slot: 3}); age != 1 || p.removed > 0 {
+				t.Errorf("a Clear of a former slot: age %d, %d copies have ended", age, p.removed)
+			}
+		}
+	}
+	p.Applied(0, msgs[len(msgs)-1].Seq, nil)
+	if p.exchange(); p.removed != 1 || len(p.table) != 3 || p.freed[5] != Unknown || p.HeldPorts() != 0 {
+		t.Errorf("%d copies have ended, %d are left, freed %v", p.removed, len(p.table), p.freed)
+	}
+	p.end(0)
+	if p.exchange(); p.freed[0] != now-5e9 || len(p.table) != 2 {
+		t.Errorf("freed %v, %d copies are left", p.freed, len(p.table))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -635,6 +636,40 @@ func TestSilenceOfAFullTable(t *testing.T) {
 		}
 		if answered != 1 {
 			t.Errorf("an unknown connection gets %d answers", answered)
+		}
+	})
+}
+
+// TestTableOfAnotherSize: copies stay in their records when their owner starts again with a table
+// of another size, where flows have other slots: established connections come first.
+func TestTableOfAnotherSize(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		for port := range 20 {
+			udp, tcp := newConnection(families[0], 1000+port), newConnection(families[0], 2000+port)
+			udp.ask(l, 0)
+			udp.datagrams(l, 0)
+			tcp.establish(l, 0)
+		}
+		l.settle(time.Second)
+		copies := func() map[flowtable.Ref]header.Tuple {
+			list, g := map[flowtable.Ref]header.Tuple{}, l.gateways[1]
+			g.x.Do(func() {
+				g.enter()
+				for slot := range g.table.Slots() {
+					if r := g.table.AtSlot(slot); r != 0 && g.table.WasUsed(r) && g.handle.Live(r) {
+						var reply header.Tuple
+						g.handle.Tuple(r, flowtable.ReplySide, &reply)
+						list[r] = reply
+					}
+				}
+			})
+			return list
+		}
+		before := copies()
+		l.resize(0, 2048)
+		l.settle(time.Second)
+		if after := copies(); len(before) != 40 || !maps.Equal(before, after) {
+			t.Errorf("the copies are %v, before %v", after, before)
 		}
 	})
 }

@@ -27,6 +27,7 @@ var (
 		"the owner sends member # client # in slot #",
 		"the owner sends member # that slot # is clear",
 		"the owner starts",
+		"the owner starts, and its slots have other numbers",
 		"the owner takes member # for out of step",
 		"the owner tells member # that it is complete",
 	}

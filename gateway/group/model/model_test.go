@@ -117,7 +117,7 @@ func TestPortRules(t *testing.T) {
 		{"the port of an ended flow is free at once", holdPort, single, "MISDELIVERED", 5},
 		{"only members in step hold a port", holdForLost, single, "MISDELIVERED", 8},
 		{"any acknowledgement about the slot frees a port", lastMessage, twoPorts, "MISDELIVERED", 10},
-		{"an acknowledgement before AllDone frees a port", allDoneFirst, twoPorts, "MISDELIVERED", 16},
+		{"an acknowledgement before AllDone frees a port", allDoneFirst, twoPorts, "MISDELIVERED", 13},
 		{"a killed owner forgets held ports", keepHeld, single, "MISDELIVERED", 7},
 		{"a restarted owner sends before it takes back", takeBack, single, "LOST", 8},
 		{"an owner without memory takes ports of its open address", useSpare, single, "MISDELIVERED", 6},

@@ -59,8 +59,8 @@ func (p *member) breakStream() {
 	p.queue, p.length, p.applied = [maxQueue]message{}, 0, 0
 }
 
-// memberApplies: the member applies the next message of its stream. A copy is addressed by the
-// owner's slot. All marks copies as stale, AllDone removes those that are stale still.
+// memberApplies: the member applies the next message of its stream. A copy is addressed by the slot
+// that the owner gave it on this stream. All marks copies as stale, AllDone removes stale ones.
 func (m *portModel) memberApplies(s *portState, i int, to *steps[portState]) {
 	p := &s.members[i]
 	if !p.alive || !p.stream || p.applied == p.length {
@@ -73,15 +73,17 @@ func (m *portModel) memberApplies(s *portState, i int, to *steps[portState]) {
 	switch msg.kind {
 	case allKind:
 		for k := range q.copies {
-			q.copies[k].stale = q.copies[k].client != 0
+			if c := &q.copies[k]; c.client != 0 {
+				c.stale, c.slot = true, 0
+			}
 		}
 		m.add(to, t, "member # applies All", uint8(i))
 	case setRecord:
-		q.clear(msg.slot, q.old)
+		q.clear(msg.slot)
 		q.copies[msg.port] = copied{client: msg.client, slot: msg.slot, old: q.old}
 		m.add(to, t, "member # applies client # in slot #", uint8(i), msg.client, msg.slot)
 	case clearRecord:
-		q.clear(msg.slot, q.old)
+		q.clear(msg.slot)
 		m.add(to, t, "member # clears slot #", uint8(i), msg.slot)
 	case allDone:
 		for k := range q.copies {
@@ -100,10 +102,10 @@ func (m *portModel) memberApplies(s *portState, i int, to *steps[portState]) {
 	}
 }
 
-// clear removes the copy of a slot, as an incarnation of the owner numbers its slots.
-func (p *member) clear(slot uint8, old bool) {
+// clear removes the copy of a slot, as the owner numbers its slots on this stream.
+func (p *member) clear(slot uint8) {
 	for k := range p.copies {
-		if c := &p.copies[k]; c.client != 0 && c.slot == slot && c.old == old {
+		if c := &p.copies[k]; c.client != 0 && c.slot == slot && !c.stale {
 			*c = copied{}
 		}
 	}

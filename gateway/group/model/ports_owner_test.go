@@ -287,8 +287,9 @@ func (m *portModel) loseMemory(t *portState) {
 	}
 }
 
-// ownerStarts: the process starts again. It does not know which members are in step with its
-// predecessor, so it waits for all of them until their leases must have run out (waitForLease).
+// ownerStarts: the process starts again, and may have a table of another size, whose slots have
+// other numbers. It does not know which members are in step with its predecessor, so it waits for
+// all of them until their leases must have run out (waitForLease).
 func (m *portModel) ownerStarts(s *portState, to *steps[portState]) {
 	if s.owner.alive {
 		return
@@ -299,6 +300,16 @@ func (m *portModel) ownerStarts(s *portState, to *steps[portState]) {
 		t.members[i].view = unheard
 	}
 	m.add(to, t, "the owner starts")
+	last := uint8(m.slots - 1)
+	for i := range m.slots {
+		t.owner.slots[i] = s.owner.slots[int(last)-i]
+	}
+	for port := range t.owner.held {
+		if h := &t.owner.held[port]; h.by != 0 {
+			h.slot = last - h.slot
+		}
+	}
+	m.add(to, t, "the owner starts, and its slots have other numbers")
 }
 
 // useAddresses: closed addresses are used again once the owner is complete, as a spare only if no

@@ -104,9 +104,9 @@ type message struct {
 // copied is a member's copy of a record, by its port: the reply key of a flow is unique in a table.
 type copied struct {
 	client uint8
-	slot   uint8
-	old    bool // made by an incarnation of the owner that has lost its memory
-	stale  bool // not repeated since All
+	slot   uint8 // on the present stream; 0 if it is stale
+	old    bool  // made by an incarnation of the owner that has lost its memory
+	stale  bool  // not repeated since All
 }
 
 // member is a gateway with copies, and the owner's stream to it: queue has the messages that are

@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -447,12 +448,21 @@ func (s *simulation) fails(i group.Member, m *simMember) bool {
 	return s.note("the network to member %d is cut", i)
 }
 
+// restart starts the owner, with a table of another size in every second case: its flows have other
+// slots.
 func (s *simulation) restart() bool {
 	if s.alive {
 		return false
 	}
+	other := s.IntN(2) == 0
+	if other {
+		slices.Reverse(s.table[:])
+		for reply, slot := range s.kept {
+			s.kept[reply] = simSlots - 1 - slot
+		}
+	}
 	s.start()
-	return s.note("the owner starts")
+	return s.note("the owner starts, slots have other numbers: %t", other)
 }
 
 func (s *simulation) memberStarts(i group.Member, m *simMember) bool {
