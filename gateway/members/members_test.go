@@ -220,7 +220,19 @@ func TestThreeGateways(t *testing.T) {
 		t.Errorf("when gw-a is gone, gw-b announces with ranks %v, and has %+v", got, b.View())
 	}
 	first := a.View().Standings
+	// gw-a has the flows of the others, and gets nothing back from gw-b.
+	all := l.group.Members
+	l.group.Members = slices.Clone(all)
+	l.group.Members[1].Address = netip.AddrPortFrom(all[1].Address.Addr(), 9)
 	a.start(false)
+	l.group.Members = all
+	a.until("with the others' flows", func(v *View) bool { return v.Members[0].HasIts && v.Members[1].HasIts })
+	if v := a.View(); v.Complete || v.Joined || l.ranks(v)[0] <= l.ranks(b.View())[0] {
+		t.Errorf("before gw-b has returned its flows, gw-a has joined: %t; it announces with ranks %v, gw-b with %v",
+			v.Joined, l.ranks(v), l.ranks(b.View()))
+	}
+	a.stop()
+	a.start(true)
 	if got := a.View().Standings; got[0].State != sources.Closed || got[1].State != sources.Open {
 		t.Errorf("after a loss of memory the addresses are %v, before %v", got, first)
 	}
@@ -699,7 +711,7 @@ func TestAlone(t *testing.T) {
 		t.Errorf("it has joined after %v", took)
 	}
 	v := g.View()
-	if got := l.ranks(v); v.Copied || v.Complete || !slices.Equal(got, []int{staleRank, staleRank, -1, -1}) {
+	if got := l.ranks(v); v.Copied || v.Complete || !slices.Equal(got, []int{lostRank, lostRank, -1, -1}) {
 		t.Errorf("it announces with ranks %v: %+v", got, v)
 	}
 	if errs, listener := g.Errors(); errs[0] == "" || listener != "" {

@@ -19,7 +19,8 @@ type View struct {
 	Members []Member // by name
 	// Announced are the source addresses to announce, in order.
 	Announced []pulse.Source
-	// Joined: this gateway has the flows of all others, or has waited for them long enough.
+	// Joined: this gateway has the flows of all others, and has taken back its own from them, or
+	// has waited for that long enough.
 	Joined bool
 	// Copied: another gateway has all flows of this one.
 	Copied bool
@@ -93,11 +94,14 @@ func (m *Members) Waits() []*stats.Histogram { return m.flows.Board().Waits() }
 const (
 	// lookEvery is the interval of views.
 	lookEvery = 20 * time.Millisecond
-	// joinWithin is how long a gateway waits for the flows of others before it attracts packets.
+	// joinWithin is how long a gateway waits for its own flows and those of others before it
+	// attracts packets.
 	joinWithin = 5 * time.Second
 	// staleRank is added to the rank of a gateway that is not in step with the owner: it comes
 	// after all that are.
 	staleRank = 8
+	// lostRank is the rank of an owner that lacks some of its flows: it comes after all of these.
+	lostRank = 2 * staleRank
 )
 
 // watch is the state of look. The exchange's goroutine owns it, after New.
@@ -176,7 +180,7 @@ func (m *Members) look() {
 		v.Members = append(v.Members, o)
 	}
 	slices.SortFunc(v.Members, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
-	w.joined = w.joined || all || w.began != 0 && at-w.began > int64(joinWithin)
+	w.joined = w.joined || all && v.Complete || w.began != 0 && at-w.began > int64(joinWithin)
 	v.Joined = w.joined
 	m.keep(v, at)
 	v.Announced = m.announced(v)
@@ -209,7 +213,7 @@ func (m *Members) announced(v *View) (list []pulse.Source) {
 	for _, s := range v.Standings {
 		rank := 0
 		if s.State == sources.Closed && !v.Complete { // others know flows of it that this gateway does not
-			rank = staleRank
+			rank = lostRank
 		}
 		list = append(list, pulse.Source{Address: s.Address, Rank: rank})
 	}
