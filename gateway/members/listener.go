@@ -68,6 +68,13 @@ func (m *Members) openAddresses(ctx context.Context) {
 		if !wake.After(ctx, next) {
 			return
 		}
+		if n := m.refusal.Swap(0); n != 0 {
+			if err := m.raise(n); err != nil && err.Error() != failed {
+				failed = err.Error()
+				m.c.Log.Error("another gateway knows a later incarnation of this one, and refuses it; it is tried "+
+					"again", "error", err)
+			}
+		}
 		v := m.view.Load()
 		if next = often; !v.Complete || !v.closed() {
 			continue
@@ -83,6 +90,21 @@ func (m *Members) openAddresses(ctx context.Context) {
 			m.c.Opened()
 		}
 	}
+}
+
+// raise takes a higher incarnation than another gateway knows, and begins all streams anew.
+func (m *Members) raise(above uint64) error {
+	if err := m.sources.Raise(above); err != nil {
+		return err
+	}
+	m.exchange.Do(func() {
+		for i, o := range m.others {
+			if o != nil && !o.removed {
+				m.exchange.Replace(i, m.peerOf(i, o))
+			}
+		}
+	})
+	return nil
 }
 
 // inUse reports whether a port of an address may be in use or held. It looks at flows first: one

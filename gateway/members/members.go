@@ -69,9 +69,10 @@ type Members struct {
 	view      atomic.Pointer[View]
 	beat      *heartbeat.Beat // of the exchange
 	watch     watch
-	running   atomic.Bool // Run has begun
-	refused   logs.Limit  // of lines about connections, which any host can open
-	unread    bool        // the flow table is the previous process's: its copies are not counted yet
+	running   atomic.Bool   // Run has begun
+	refused   logs.Limit    // of lines about connections, which any host can open
+	refusal   atomic.Uint64 // an incarnation for which another gateway refuses this one; 0: none does
+	unread    bool          // the flow table is the previous process's: its copies are not counted yet
 
 	mu     sync.Mutex // guards the fields below; the exchange's goroutine reads others without it
 	others others     // the exchange's goroutine writes it, after New
@@ -287,8 +288,13 @@ func (m *Members) failed(i int, err error) {
 	defer m.mu.Unlock()
 	o := m.others[i]
 	var refused *peers.RefusedError
-	if errors.As(err, &refused) && refused.Reason == exchange.ErrLeft.Error() {
-		o.left = now()
+	if errors.As(err, &refused) {
+		if refused.Reason == exchange.ErrLeft.Error() {
+			o.left = now()
+		}
+		if n, ok := session.Newer(refused.Reason); ok {
+			m.refusal.Store(n)
+		}
 	}
 	o.err = err.Error()
 	if cause := causeOf(err); o.cause != cause {

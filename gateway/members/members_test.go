@@ -283,6 +283,42 @@ func TestKeptTable(t *testing.T) {
 	}
 }
 
+// TestClockBehind: a gateway that has lost its disk, and whose clock was behind when it began,
+// takes a later incarnation than the one that the others know.
+func TestClockBehind(t *testing.T) {
+	l := newLab(t, 3)
+	a, b := l.gateways[0], l.gateways[1]
+	disk := filepath.Join(a.dir, "disk")
+	must(t, os.Mkdir(disk, 0o700))
+	must(t, os.WriteFile(filepath.Join(disk, sources.Name), fmt.Appendf(nil, `{"version":1,"incarnation":%d}`,
+		time.Now().Add(time.Hour).UnixNano()), 0o600))
+	for _, g := range l.gateways {
+		g.start(false)
+	}
+	for _, g := range l.gateways {
+		g.until("in step with all", inStep)
+	}
+	a.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+	a.flow(1000)
+	b.until("a copy", b.copies(1))
+	before, _ := a.sources.Incarnation()
+	a.stop()
+	must(t, os.RemoveAll(disk))
+	for _, kept := range []bool{false, true} {
+		a.start(kept)
+		for _, g := range l.gateways {
+			g.until("in step with all", inStep)
+		}
+		if after, k := a.sources.Incarnation(); after <= before || k != kept {
+			t.Errorf("kept %t: incarnation %d, kept %t; before %d", kept, after, k, before)
+		}
+		a.stop()
+	}
+	if n := b.View().Members[0].Copies; n != 1 {
+		t.Errorf("gw-b has %d copies, want 1", n)
+	}
+}
+
 // TestNextProcess: the next process of a gateway attracts packets for the flows of a gateway that
 // is gone, as the process before did. By a hand-over it attracts packets for the VIPs at once, too.
 func TestNextProcess(t *testing.T) {

@@ -78,16 +78,17 @@ type Config struct {
 
 // Sources are the states of this gateway's source addresses. Any goroutine may use it.
 type Sources struct {
-	disk        string
-	boot        string
+	disk   string
+	memory string
+	boot   string
+	kept   bool
+	former []netip.Addr
+
+	saving sync.Mutex // one call of AllReached or Raise at a time
+
+	mu          sync.Mutex // guards the next two; not held while a table is read or a file is written
 	incarnation uint64
-	kept        bool
-	former      []netip.Addr
-
-	reaching sync.Mutex // one call of AllReached at a time
-
-	mu       sync.Mutex // guards families; not held while a table is read or a file is written
-	families []family   // replaced as a whole
+	families    []family // replaced as a whole
 }
 
 // family has the addresses of one family.
@@ -106,16 +107,15 @@ func Start(c Config) (*Sources, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sources{disk: filepath.Join(c.Disk, Name), boot: boot}
+	s := &Sources{disk: filepath.Join(c.Disk, Name), memory: filepath.Join(c.Memory, Name), boot: boot}
 	var before onDisk
 	if err := statefile.Load(s.disk, version, &before); err != nil {
 		c.Log.Warn("the states of source addresses are lost: no flow is copied until this gateway has taken back "+
 			"its flows from all other gateways", "error", err)
 		before = onDisk{}
 	}
-	memory := filepath.Join(c.Memory, Name)
 	var table inMemory
-	if err := statefile.Load(memory, version, &table); err != nil {
+	if err := statefile.Load(s.memory, version, &table); err != nil {
 		c.Log.Warn("flows of the previous process count as lost for other gateways", "error", err)
 		table = inMemory{}
 	}
@@ -126,25 +126,53 @@ func Start(c Config) (*Sources, error) {
 	s.kept = c.Kept && before.Incarnation != 0 && table.Incarnation == before.Incarnation && table.Boot == boot
 	if s.kept {
 		s.incarnation = before.Incarnation
-		return s, s.saveTable(memory, c.Own)
+		return s, s.saveTable(c.Own)
 	}
 	// Other gateways refuse a lower incarnation. The disk of the earlier ones may be lost.
 	s.incarnation = max(before.Incarnation+1, uint64(c.Now.UnixNano()))
 	for i := range s.families {
 		s.families[i].states.MemoryLost()
 	}
-	if err := s.save(s.families); err != nil {
+	if err := s.save(s.incarnation, s.families); err != nil {
 		return nil, fmt.Errorf("group.stateDir: %w", err)
 	}
-	return s, s.saveTable(memory, c.Own)
+	return s, s.saveTable(c.Own)
 }
 
 // saveTable writes the file beside the flow table.
-func (s *Sources) saveTable(file string, own []netip.Addr) error {
+func (s *Sources) saveTable(own []netip.Addr) error {
 	table := inMemory{statefile.Version{Version: version}, s.incarnation, s.boot, slices.Concat(own, s.former)}
-	if err := statefile.Save(file, &table); err != nil {
+	if err := statefile.Save(s.memory, &table); err != nil {
 		return fmt.Errorf("stateDir: %w", err)
 	}
+	return nil
+}
+
+// Raise makes the incarnation higher than one that another gateway knows: the disk of the earlier
+// ones is lost, and the clock was behind when this one began. After an error it is as it was.
+func (s *Sources) Raise(above uint64) error {
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	s.mu.Lock()
+	before, families := s.incarnation, s.families
+	s.mu.Unlock()
+	if before > above {
+		return nil
+	}
+	if err := s.save(above+1, families); err != nil {
+		return fmt.Errorf("group.stateDir: %w", err)
+	}
+	var table inMemory
+	err := statefile.Load(s.memory, version, &table)
+	if table.Incarnation = above + 1; err == nil {
+		err = statefile.Save(s.memory, &table)
+	}
+	if err != nil {
+		return fmt.Errorf("stateDir: %w", err)
+	}
+	s.mu.Lock()
+	s.incarnation = above + 1
+	s.mu.Unlock()
 	return nil
 }
 
@@ -218,8 +246,8 @@ func familiesOf(own []netip.Addr, before []Standing) (list []family) {
 }
 
 // save writes the states to the disk.
-func (s *Sources) save(families []family) error {
-	c := onDisk{statefile.Version{Version: version}, s.incarnation, standings(families)}
+func (s *Sources) save(incarnation uint64, families []family) error {
+	c := onDisk{statefile.Version{Version: version}, incarnation, standings(families)}
 	return statefile.Sync(s.disk, &c)
 }
 
@@ -234,7 +262,11 @@ func standings(families []family) (list []Standing) {
 
 // Incarnation returns the number of this incarnation. Kept reports whether the previous process had
 // the same one: then other gateways know flows by the numbers of their records.
-func (s *Sources) Incarnation() (n uint64, kept bool) { return s.incarnation, s.kept }
+func (s *Sources) Incarnation() (n uint64, kept bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.incarnation, s.kept
+}
 
 // Standings returns the own addresses and their states.
 func (s *Sources) Standings() []Standing {
@@ -261,10 +293,10 @@ func (s *Sources) OpenAddress(is6 bool) (netip.Addr, bool) {
 // is on a disk. The other methods do not wait for it: the streams of the group and the control loop
 // call them.
 func (s *Sources) AllReached(inUse func(netip.Addr) bool) (opened bool, err error) {
-	s.reaching.Lock()
-	defer s.reaching.Unlock()
+	s.saving.Lock()
+	defer s.saving.Unlock()
 	s.mu.Lock()
-	before := s.families
+	incarnation, before := s.incarnation, s.families
 	s.mu.Unlock()
 	next := slices.Clone(before)
 	for i := range next {
@@ -283,7 +315,7 @@ func (s *Sources) AllReached(inUse func(netip.Addr) bool) (opened bool, err erro
 	if slices.Equal(next, before) {
 		return false, nil
 	}
-	if err := s.save(next); err != nil {
+	if err := s.save(incarnation, next); err != nil {
 		return false, fmt.Errorf("group.stateDir: the state of source addresses cannot be saved: %w", err)
 	}
 	s.mu.Lock()

@@ -154,7 +154,17 @@ func (x *Exchange) Add(i int, of Peer) {
 }
 
 // Remove ends the streams of a peer, if there is one with the number. Do must be the caller.
-func (x *Exchange) Remove(i int) {
+func (x *Exchange) Remove(i int) { x.remove(i, errRemoved) }
+
+// Replace begins the streams with a peer anew. SYN-ACKs wait for it as after Inherit. Do must be
+// the caller.
+func (x *Exchange) Replace(i int, of Peer) {
+	x.remove(i, errReplaced)
+	x.Add(i, of)
+	x.peers[i].lease.Heard(x.now())
+}
+
+func (x *Exchange) remove(i int, reason error) {
 	p := x.peers[i]
 	if p == nil {
 		return
@@ -162,10 +172,10 @@ func (x *Exchange) Remove(i int) {
 	p.removed, x.peers[i] = true, nil
 	if p.receiver != nil {
 		p.Member.Copies.Lost()
-		p.from.End(errRemoved)
+		p.from.End(reason)
 	}
 	if p.sender != nil {
-		p.to.End(errRemoved)
+		p.to.End(reason)
 	}
 }
 

@@ -92,6 +92,18 @@ func (r *Receiver) Receive(frame []byte) error {
 	return ErrUnexpected
 }
 
+// newer is the reason for which a member refuses a process of an owner.
+const newer = "a newer process of %s has connected: it has incarnation %d, this one %d"
+
+// Newer returns the incarnation that a member knows and for which it refuses this process; false if
+// it gives another reason.
+func Newer(reason string) (incarnation uint64, ok bool) {
+	var name string
+	var own uint64
+	n, _ := fmt.Sscanf(reason, newer, &name, &incarnation, &own)
+	return incarnation, n == 3
+}
+
 func (r *Receiver) hello(frame []byte) error {
 	g, err := wire.ReadHello(frame)
 	switch {
@@ -103,8 +115,7 @@ func (r *Receiver) hello(frame []byte) error {
 		return fmt.Errorf("group.members of %s and of %s differ in source addresses of these two: give both the "+
 			"same list, and restart the one that runs with the earlier list", g.Name, r.c.Self.Name)
 	case g.Incarnation < r.c.Copies.Incarnation():
-		return fmt.Errorf("a newer process of %s has connected: it has incarnation %d, this one %d", g.Name,
-			r.c.Copies.Incarnation(), g.Incarnation)
+		return fmt.Errorf(newer, g.Name, r.c.Copies.Incarnation(), g.Incarnation)
 	}
 	r.earlier, r.phase = r.c.Copies.Connected(g.Incarnation), takingBack
 	return nil
