@@ -46,14 +46,23 @@ type device struct {
 
 var devices = [...]device{{"sluice-dsr", net.IPv4zero}, {"sluice-dsr6", net.IPv6zero}}
 
+// probeName is the name of a device that shows whether the one of the tunnel can be had.
+const probeName = "sluice-dsr-try"
+
 // dummy is the address of each device. Its scope keeps it from being chosen as a source elsewhere.
 var dummy = &netlink.Addr{
 	IPNet: &net.IPNet{IP: net.IPv4(192, 0, 0, 8).To4(), Mask: net.CIDRMask(32, 32)}, Scope: int(netlink.SCOPE_LINK),
 }
 
 // Apply makes devices, settings and firewall, and replaces differing ones. It returns a line for
-// each change, even with an error. The firewall is there before the first device.
+// each change, even with an error. It changes nothing if the new devices cannot be had. The
+// firewall is there before the first device.
 func Apply(c *Config) (changed []string, err error) {
+	for _, d := range devices {
+		if err := d.probe(c.Tunnel); err != nil {
+			return nil, fmt.Errorf("device %s: %w", d.name, err)
+		}
+	}
 	if err := c.protect(); err != nil {
 		return nil, err
 	}
@@ -84,19 +93,68 @@ func (d *device) apply(t vxlan.Tunnel) (did string, err error) {
 	if link != nil && d.differs(link, t) == "" {
 		return "", d.settings(t)
 	}
-	if link != nil {
-		if err := netlink.LinkDel(link); err != nil {
-			return "", fmt.Errorf("deleting it: %w", err)
-		}
+	if err := remove(link); err != nil {
+		return "", err
 	}
-	if err := netlink.LinkAdd(d.link(t)); err != nil {
-		return "", fmt.Errorf("making it: %w (VNI %d, UDP port %d; another VXLAN device may have them)", err, t.VNI,
-			t.Port)
-	}
-	if err := d.settings(t); err != nil {
+	if err := d.make(d.link(t), t); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("device %s: VXLAN %d, UDP port %d", d.name, t.VNI, t.Port), nil
+}
+
+// probe makes a device beside the present one, which it leaves as it is, with the VNI and port of
+// the wanted one, and removes it again. It has a MAC address that nobody sends to. It does nothing
+// if no device must be made, or if the present one is in the way of another one.
+func (d *device) probe(t vxlan.Tunnel) error {
+	link, err := d.find()
+	if err != nil || d.v6() && !hasIPv6() || link != nil && (d.differs(link, t) == "" || d.blocks(link, t)) {
+		return err
+	}
+	p := device{probeName, d.local}
+	left, err := p.find() // by a process that was killed
+	if err != nil {
+		return err
+	}
+	if err := remove(left); err != nil {
+		return err
+	}
+	v := p.link(t)
+	v.HardwareAddr = nil
+	err = p.make(v, t)
+	made, lost := p.find()
+	if lost == nil {
+		lost = remove(made)
+	}
+	if err == nil && lost != nil {
+		err = fmt.Errorf("removing %s: %w", probeName, lost)
+	}
+	return err
+}
+
+// blocks reports whether a device, as long as it is there, keeps one as it must be from being made:
+// it has the same VNI and port, or a socket at the port that the other one cannot share.
+func (d *device) blocks(link netlink.Link, t vxlan.Tunnel) bool {
+	v, ok := link.(*netlink.Vxlan)
+	return ok && v.Port == int(t.Port) && (v.VxlanId == int(t.VNI) || d.v6() && !v.UDP6ZeroCSumRx)
+}
+
+// make makes the device of link, which must not exist, with its settings.
+func (d *device) make(link *netlink.Vxlan, t vxlan.Tunnel) error {
+	if err := netlink.LinkAdd(link); err != nil {
+		return fmt.Errorf("making it: %w (VNI %d, UDP port %d; another VXLAN device may have them)", err, t.VNI, t.Port)
+	}
+	return d.settings(t)
+}
+
+// remove removes a device, if it is not nil.
+func remove(link netlink.Link) error {
+	if link == nil {
+		return nil
+	}
+	if err := netlink.LinkDel(link); err != nil {
+		return fmt.Errorf("deleting it: %w", err)
+	}
+	return nil
 }
 
 func (d *device) v6() bool { return d.local.To4() == nil }
@@ -185,18 +243,17 @@ func (d *device) settings(t vxlan.Tunnel) error {
 // Remove removes devices and firewall. It returns a line for each part that it removed, even with
 // an error.
 func Remove() (removed []string, err error) {
-	for _, d := range devices {
+	for _, d := range append(devices[:], device{name: probeName}) {
 		link, err := d.find()
-		if err != nil {
+		if err == nil {
+			err = remove(link)
+		}
+		switch {
+		case err != nil:
 			return removed, fmt.Errorf("device %s: %w", d.name, err)
+		case link != nil:
+			removed = append(removed, "device "+d.name)
 		}
-		if link == nil {
-			continue
-		}
-		if err := netlink.LinkDel(link); err != nil {
-			return removed, fmt.Errorf("deleting device %s: %w", d.name, err)
-		}
-		removed = append(removed, "device "+d.name)
 	}
 	was, err := unprotect()
 	if err == nil && was {

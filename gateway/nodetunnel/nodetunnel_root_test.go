@@ -210,7 +210,7 @@ func testOtherOverlay(t *testing.T, c *Config) {
 	if err := netlink.LinkDel(overlay); err != nil {
 		t.Fatal(err)
 	}
-	if changed, err := Apply(c); err != nil || len(changed) != 2 { // the first device was down
+	if changed, err := Apply(c); err != nil || len(changed) != 3 {
 		t.Errorf("changed %q, %v", changed, err)
 	}
 	if _, err := Remove(); err != nil {

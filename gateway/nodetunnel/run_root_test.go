@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,7 +105,8 @@ func testRun(t *testing.T) {
 	}
 }
 
-// TestRunFails: a Run that cannot make the tunnel ends with the reason.
+// TestRunFails: a Run that cannot make the tunnel ends with the reason. It leaves the tunnel of
+// another Run, which has another port, as it is.
 func TestRunFails(t *testing.T) {
 	space, err := topo.NewSpace()
 	if err != nil {
@@ -119,9 +121,34 @@ func TestRunFails(t *testing.T) {
 			return err
 		}
 		c := &Config{Tunnel: vxlan.Tunnel{VNI: 20942, Port: 4789}}
-		return Run(t.Context(), c, func(line string) { t.Error(line) })
+		first := Run(t.Context(), c, func(line string) { t.Error(line) })
+		other := &Config{Tunnel: vxlan.Tunnel{VNI: 20942, Port: 4790}, Gateways: []netip.Prefix{
+			netip.MustParsePrefix("10.0.1.2/32")}}
+		if _, err := Apply(other); err != nil {
+			return err
+		}
+		before := indexes(t)
+		if err := Run(t.Context(), c, func(line string) { t.Error(line) }); errorText(err) != errorText(first) {
+			t.Errorf("%v, at first %v", err, first)
+		}
+		if after := indexes(t); !slices.Equal(after, before) || !other.complete() {
+			t.Errorf("devices %v, before %v; complete %v", after, before, other.complete())
+		}
+		return first
 	})
 	if err == nil || !strings.Contains(err.Error(), "UDP port 4789 is in use") {
 		t.Errorf("%v", err)
 	}
+}
+
+// indexes returns the interface indexes of all devices.
+func indexes(t *testing.T) (list []int) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		list = append(list, l.Attrs().Index)
+	}
+	return list
 }
