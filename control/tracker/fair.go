@@ -88,19 +88,19 @@ func (t *Tracker) addCost(good any, factor int) {
 
 // together reports whether a batch has objects of several Services.
 func (t *Tracker) together(b *Batch) bool {
-	if len(b.ops) < 2 {
-		return false
-	}
 	var first serviceKey
+	n := 0
 	for i := range b.ops {
+		if b.ops[i].reports { // of no object, and in force at once
+			continue
+		}
 		key, _ := belongs(b.ops[i].object)
 		if o := t.objects[b.ops[i].id]; key == (serviceKey{}) && o != nil {
 			key = o.service()
 		}
-		if i == 0 {
+		if n++; n == 1 {
 			first = key
-		}
-		if key != first || key == (serviceKey{}) {
+		} else if key != first || key == (serviceKey{}) {
 			return true
 		}
 	}

@@ -63,6 +63,23 @@ func TestOneNamespaceDelaysNoOther(t *testing.T) {
 	}
 }
 
+// TestReportTiesNothing: a problem of a place in the batch of a Service makes its changes no more
+// urgent than others.
+func TestReportTiesNothing(t *testing.T) {
+	tr := New()
+	for _, service := range []string{"s", "t"} {
+		var b Batch
+		b.Report(objects.Source{Kind: "test", Path: service}, []objects.Problem{{Message: "of the place"}})
+		b.Upsert(fairSource, fairSlice("many", service, 900, 0))
+		tr.Apply(&b)
+	}
+	for range 2 {
+		if n := tr.ChangesWithin(1000).Len(); n != 1 {
+			t.Errorf("%d slices are returned together, want 1", n)
+		}
+	}
+}
+
 // TestCostlyServiceIsAlone: a Service that costs more than the limit is in no part with a cheap
 // change, and is not put off by cheap changes that go on.
 func TestCostlyServiceIsAlone(t *testing.T) {
