@@ -10,6 +10,7 @@ import (
 
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/internal/duequeue"
 )
 
 // hold is between the stores and the Tracker. If the endpoints of a Service vanish all at once
@@ -36,7 +37,7 @@ type hold struct {
 	period   time.Duration // 0: nothing is held or remembered
 	services map[holdKey]*heldService
 	owner    map[objects.ObjectID]holdKey // of slices
-	waiting  map[holdKey]*heldService     // Services with a slice that waits
+	queue    duequeue.Queue[*heldSlice]   // slices that wait
 	timer    *time.Timer
 	next     time.Time // when it expires; zero if it does not run
 }
@@ -50,7 +51,9 @@ type holdKey struct {
 	family          discoveryv1.AddressType
 }
 
-// heldService is what hold keeps of a Service in one family.
+// heldService is the state of a Service in one family. decide looks only at the slices in changed:
+// their newest version changed, or another slice was the first to list an address of their former
+// version, or the last one that did.
 type heldService struct {
 	exists   bool
 	slices   map[objects.ObjectID]*heldSlice // nil while it has none
@@ -58,23 +61,31 @@ type heldService struct {
 	until    time.Time                       // and until then
 	reported time.Time                       // the until of the Problem that the Tracker has
 	lost     int                             // ready endpoints when that began
+
+	endpoints map[string]endpoint     // by address
+	sum       evidence                // of endpoints
+	waiting   map[*heldSlice]bool     // slices that wait since an earlier decide; nil if none does
+	former    map[string][]*heldSlice // waiting by the addresses in given
+	changed   []*heldSlice
 }
 
-// heldSlice is an EndpointSlice as the Tracker has it, and the version that waits.
+// heldSlice is an EndpointSlice as the Tracker has it, and the version that waits. It is in
+// hold.queue while it waits.
 type heldSlice struct {
+	duequeue.Timer
+
 	from    objects.Source
-	gone    bool // nothing is left to remember
 	given   []seen
 	object  *discoveryv1.EndpointSlice // the version of given if not all of its endpoints are ready; see prune
 	waiting *change                    // nil if the Tracker has the newest
 	next    []seen                     // of waiting
-	until   time.Time
+	changed bool                       // in heldService.changed
 }
 
 func newHold(to func(*tracker.Batch), period time.Duration) *hold {
 	return &hold{
 		to: to, period: period, services: map[holdKey]*heldService{},
-		owner: map[objects.ObjectID]holdKey{}, waiting: map[holdKey]*heldService{},
+		owner: map[objects.ObjectID]holdKey{},
 	}
 }
 
@@ -86,20 +97,25 @@ func (h *hold) setPeriod(d time.Duration) (relist bool) {
 	defer h.mu.Unlock()
 	relist = h.period == 0 && d > 0
 	h.period = d
-	b, now := &tracker.Batch{}, time.Now()
-	for n, s := range h.waiting {
-		if until := s.since.Add(d); !s.since.IsZero() && until.Before(s.until) {
-			s.until = until
-			s.wait(until)
+	for n, s := range h.services {
+		until := s.since.Add(d)
+		if s.since.IsZero() || !until.Before(s.until) {
+			continue
 		}
-		s.release(b, func(slice *heldSlice) bool { return d == 0 || !now.Before(slice.until) })
+		s.until = until
+		for slice := range s.waiting {
+			h.queue.Schedule(slice, until)
+		}
+		b := &tracker.Batch{}
 		h.tidy(n, s, b)
+		h.to(b)
 	}
+	h.releaseDue(time.Now(), d == 0)
 	if d == 0 {
 		clear(h.services)
 		clear(h.owner)
 	}
-	h.to(b)
+	h.wake()
 	return relist
 }
 
@@ -119,6 +135,7 @@ func (h *hold) apply(from objects.Source, changes []change) {
 	for n := range touched {
 		h.decide(n, now, b)
 	}
+	h.wake()
 	h.to(b)
 }
 
@@ -154,8 +171,7 @@ func (h *hold) keepSlice(from objects.Source, c *change, touched map[holdKey]boo
 	if object != nil {
 		now := holdKey{object.Namespace, object.Labels[discoveryv1.LabelServiceName], object.AddressType}
 		if owned && now != n {
-			delete(h.services[n].slices, c.id)
-			delete(h.owner, c.id)
+			h.drop(h.services[n], c.id)
 			touched[n] = true
 		}
 		n = now
@@ -168,91 +184,120 @@ func (h *hold) keepSlice(from objects.Source, c *change, touched map[holdKey]boo
 	if slice == nil {
 		slice = &heldSlice{from: from}
 		if s.slices == nil {
-			s.slices = map[objects.ObjectID]*heldSlice{}
+			s.slices, s.endpoints = map[objects.ObjectID]*heldSlice{}, map[string]endpoint{}
 		}
 		s.slices[c.id] = slice
 		h.owner[c.id] = n
 	}
-	kept := *c
+	kept, before := *c, slice.newest()
 	slice.waiting, slice.next = &kept, endpointsOf(object)
+	s.countNewest(slice.next, +1) // first, so that an address that stays is listed throughout
+	s.countNewest(before, -1)
+	s.review(slice)
 	touched[n] = true
 	return true
 }
 
-// decide determines which slices of a Service wait, and passes on the others.
+// review makes decide look at a waiting slice.
+func (s *heldService) review(slice *heldSlice) {
+	if !slice.changed {
+		slice.changed = true
+		s.changed = append(s.changed, slice)
+	}
+}
+
+// drop forgets a slice that is another Service's now.
+func (h *hold) drop(s *heldService, id objects.ObjectID) {
+	slice := s.slices[id]
+	s.countNewest(slice.newest(), -1)
+	s.countGiven(slice.given, -1)
+	h.endWait(s, slice)
+	s.changed = slices.DeleteFunc(s.changed, func(o *heldSlice) bool { return o == slice })
+	delete(s.slices, id)
+	delete(h.owner, id)
+}
+
+// decide determines which slices of a Service wait, and passes on the others. All slices that
+// waited before have vanished, except for some of s.changed.
 func (h *hold) decide(n holdKey, now time.Time, b *tracker.Batch) {
 	s := h.services[n]
-	e := s.compare()
-	held := !s.since.IsZero()
+	e, held := s.sum, !s.since.IsZero()
+	all := !s.exists || e.ready == 0 || e.fresh > 0 || e.left == 0 && e.explained > 0 || e.left > 0 && held
 	switch {
-	case !s.exists || e.ready == 0 || e.fresh || e.left == 0 && e.explained || e.left > 0 && held:
-		s.release(b, everything)
-	case e.left == 0:
-		if !held {
-			s.since, s.until, s.lost = now, now.Add(h.period), e.ready
+	case all:
+		for slice := range s.waiting {
+			s.review(slice)
 		}
-		s.wait(s.until)
-		s.release(b, func(slice *heldSlice) bool { return !e.vanished(slice) })
-	default:
-		for _, slice := range s.slices {
-			if slice.waiting != nil && slice.until.IsZero() && e.vanished(slice) {
-				slice.until = now.Add(min(gather, h.period))
-			}
+	case e.left == 0 && !held:
+		s.since, s.until, s.lost = now, now.Add(h.period), e.ready
+		for slice := range s.waiting {
+			h.queue.Schedule(slice, s.until)
 		}
-		s.release(b, func(slice *heldSlice) bool { return !e.vanished(slice) || !now.Before(slice.until) })
 	}
-	for _, slice := range s.slices {
-		slice.prune(&e, b)
+	for _, slice := range s.changed {
+		slice.changed = false
+		switch {
+		case all || !s.vanished(slice):
+			h.release(s, slice, b)
+			continue
+		case e.left == 0:
+			h.wait(s, slice, s.until)
+		case !s.waiting[slice]:
+			h.wait(s, slice, now.Add(min(gather, h.period)))
+		}
+		s.prune(slice, b)
 	}
+	s.changed = s.changed[:0]
 	h.tidy(n, s, b)
 }
 
-// wait makes all new versions wait until a time.
-func (s *heldService) wait(until time.Time) {
-	for _, slice := range s.slices {
-		if slice.waiting != nil {
-			slice.until = until
-		}
+// wait makes the new version of a slice wait until a time.
+func (h *hold) wait(s *heldService, slice *heldSlice, until time.Time) {
+	h.queue.Schedule(slice, until)
+	if s.waiting[slice] {
+		return
+	}
+	if s.waiting == nil {
+		s.waiting, s.former = map[*heldSlice]bool{}, map[string][]*heldSlice{}
+	}
+	s.waiting[slice] = true
+	s.remember(slice, true)
+}
+
+func (h *hold) endWait(s *heldService, slice *heldSlice) {
+	h.queue.Remove(slice)
+	if !s.waiting[slice] {
+		return
+	}
+	s.remember(slice, false)
+	if delete(s.waiting, slice); len(s.waiting) == 0 {
+		s.waiting, s.former = nil, nil
 	}
 }
 
-func everything(*heldSlice) bool { return true }
-
-// release passes on the waiting slices that which selects.
-func (s *heldService) release(b *tracker.Batch, which func(*heldSlice) bool) {
-	for _, slice := range s.slices {
-		if slice.waiting == nil || !which(slice) {
-			continue
-		}
-		add(b, slice.from, slice.waiting)
-		object, _ := slice.waiting.object.(*discoveryv1.EndpointSlice)
-		slice.gone, slice.object = object == nil, nil
-		if slices.ContainsFunc(slice.next, func(p seen) bool { return !p.ready }) {
-			slice.object = object
-		}
-		slice.given, slice.waiting, slice.next, slice.until = slice.next, nil, nil, time.Time{}
+// release passes on a slice that waits.
+func (h *hold) release(s *heldService, slice *heldSlice, b *tracker.Batch) {
+	h.endWait(s, slice)
+	id := slice.waiting.id
+	add(b, slice.from, slice.waiting)
+	object, _ := slice.waiting.object.(*discoveryv1.EndpointSlice)
+	slice.object = nil
+	if slices.ContainsFunc(slice.next, func(p seen) bool { return !p.ready }) {
+		slice.object = object
+	}
+	s.countGiven(slice.next, +1)
+	s.countGiven(slice.given, -1)
+	slice.given, slice.waiting, slice.next = slice.next, nil, nil
+	if object == nil {
+		delete(s.slices, id)
+		delete(h.owner, id)
 	}
 }
 
-// tidy removes state that is no longer needed, reports whether the Service is held, and sets the
-// timer.
+// tidy removes state that is no longer needed, and reports whether the Service is held.
 func (h *hold) tidy(n holdKey, s *heldService, b *tracker.Batch) {
-	var next time.Time
-	for id, slice := range s.slices {
-		switch {
-		case slice.waiting != nil && (next.IsZero() || slice.until.Before(next)):
-			next = slice.until
-		case slice.gone:
-			delete(s.slices, id)
-			delete(h.owner, id)
-		}
-	}
-	if next.IsZero() {
+	if len(s.waiting) == 0 {
 		s.since, s.until = time.Time{}, time.Time{}
-		delete(h.waiting, n)
-	} else {
-		h.waiting[n] = s
-		h.wake(next)
 	}
 	if !s.reported.Equal(s.until) {
 		s.reported = s.until
@@ -263,17 +308,18 @@ func (h *hold) tidy(n holdKey, s *heldService, b *tracker.Batch) {
 	}
 }
 
-// wake makes expire run at a time, or before.
-func (h *hold) wake(at time.Time) {
-	switch {
-	case h.timer == nil:
-		h.timer = time.AfterFunc(time.Until(at), h.expire)
-	case h.next.IsZero() || at.Before(h.next):
-		h.timer.Reset(time.Until(at))
-	default:
+// wake makes expire run when the first slice is due.
+func (h *hold) wake() {
+	first, ok := h.queue.First()
+	if !ok || !h.next.IsZero() && !first.Due().Before(h.next) {
 		return
 	}
-	h.next = at
+	h.next = first.Due()
+	if h.timer == nil {
+		h.timer = time.AfterFunc(time.Until(h.next), h.expire)
+		return
+	}
+	h.timer.Reset(time.Until(h.next))
 }
 
 // expire passes on the changes whose time is over.
@@ -281,12 +327,31 @@ func (h *hold) expire() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.next = time.Time{}
-	b, now := &tracker.Batch{}, time.Now()
-	for n, s := range h.waiting {
-		s.release(b, func(slice *heldSlice) bool { return !now.Before(slice.until) })
-		h.tidy(n, s, b)
+	h.releaseDue(time.Now(), false)
+	h.wake()
+}
+
+// releaseDue passes on the slices whose time is over, or all that wait. Each Service has a batch of
+// its own, because the Tracker returns the objects of a batch together.
+func (h *hold) releaseDue(now time.Time, all bool) {
+	due := map[holdKey][]*heldSlice{}
+	for {
+		slice, ok := h.queue.First()
+		if !ok || !all && slice.Due().After(now) {
+			break
+		}
+		h.queue.Remove(slice)
+		n := h.owner[slice.waiting.id]
+		due[n] = append(due[n], slice)
 	}
-	h.to(b)
+	for n, list := range due {
+		b, s := &tracker.Batch{}, h.services[n]
+		for _, slice := range list {
+			h.release(s, slice, b)
+		}
+		h.tidy(n, s, b)
+		h.to(b)
+	}
 }
 
 // stop stops the timer. Waiting changes are dropped.

@@ -2,7 +2,9 @@ package k8s
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,6 +17,7 @@ import (
 
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/test/bed/machine"
 )
 
 // stage is a hold with a Tracker behind it, and what went through.
@@ -229,12 +232,62 @@ func TestHold(t *testing.T) {
 				if want := c.afterHold > 1 || c.name == "held twice"; want && held != families {
 					t.Errorf("%d problems while it is held, want %d", held, families)
 				}
-				if n := s.held(); n != 0 || len(s.waiting) != 0 {
-					t.Errorf("%d problems and %d Services that wait at the end", n, len(s.waiting))
+				if n := s.held(); n != 0 || s.waits() != 0 {
+					t.Errorf("%d problems and %d slices that wait at the end", n, s.waits())
 				}
 				s.stop()
 			})
 		})
+	}
+}
+
+// waits counts the slices that wait.
+func (s *stage) waits() (n int) {
+	s.queue.All(func(*heldSlice) { n++ })
+	return n
+}
+
+// mustCount compares what is counted of each Service with all its slices.
+func (s *stage) mustCount() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	waits := 0
+	for n, service := range s.services {
+		want := heldService{slices: service.slices, endpoints: map[string]endpoint{}}
+		for _, slice := range service.slices {
+			want.countGiven(slice.given, +1)
+			want.countNewest(slice.newest(), +1)
+		}
+		want.sum = evidence{}
+		for _, e := range want.endpoints {
+			want.sum.add(e, +1)
+		}
+		if service.sum != want.sum || !maps.Equal(service.endpoints, want.endpoints) || len(service.changed) > 0 {
+			s.t.Fatalf("%v: counted %+v %v, want %+v %v, with %d to review", n, service.sum, service.endpoints,
+				want.sum, want.endpoints, len(service.changed))
+		}
+		former := map[string]int{}
+		for id, slice := range service.slices {
+			if (slice.waiting != nil) != service.waiting[slice] || slice.waiting != nil && !want.vanished(slice) {
+				s.t.Fatalf("slice %v waits %v, and vanished %v", id, service.waiting[slice], want.vanished(slice))
+			}
+			if slice.waiting == nil {
+				continue
+			}
+			waits++
+			for _, p := range slice.given {
+				former[p.address]++
+				if !slices.Contains(service.former[p.address], slice) || !p.ready && !want.lists(p) {
+					s.t.Fatalf("slice %v, which waits, has %v", id, p)
+				}
+			}
+		}
+		if len(service.former) != len(former) {
+			s.t.Fatalf("%v has %d former addresses, want %d", n, len(service.former), len(former))
+		}
+	}
+	if n := s.waits(); n != waits {
+		s.t.Fatalf("%d slices wait, want %d", n, waits)
 	}
 }
 
@@ -248,6 +301,84 @@ func (s *stage) held() (n int) {
 	return n
 }
 
+// TestHeldServicesTakeTurns: the changes of two Services that are held until the same time are not
+// returned together.
+func TestHeldServicesTakeTurns(t *testing.T) {
+	const period = 30 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(period)
+		var slices []runtime.Object
+		for _, name := range []string{"a", "b"} {
+			service, slice := testService(), testSlice(name, "1", "2")
+			service.Name, slice.Labels[discoveryv1.LabelServiceName] = name, name
+			s.set(service, slice)
+			slices = append(slices, slice)
+		}
+		s.changes()
+		s.gone(slices...)
+		time.Sleep(period)
+		synctest.Wait()
+		for range 2 {
+			if n := s.tracker.ChangesWithin(1).Len(); n != 1 {
+				t.Errorf("%d changes are returned together, want 1", n)
+			}
+		}
+		s.stop()
+	})
+}
+
+// TestHoldCostsASlice: an event costs as much as its slice, however many slices the Service has.
+func TestHoldCostsASlice(t *testing.T) {
+	const events = 50
+	var slice *discoveryv1.EndpointSlice
+	for _, tt := range []struct {
+		name         string
+		exists, held bool
+		event        func(*stage, int)
+	}{
+		{"a slice", true, false, func(s *stage, i int) {
+			ready := i%2 != 0
+			slice.Endpoints[7].Conditions.Ready = &ready
+			s.set(slice)
+		}},
+		{"a slice without a Service", false, false, func(s *stage, _ int) { s.set(slice) }},
+		{"the Service", true, false, func(s *stage, _ int) { s.set(testService()) }},
+		{"a slice while all wait", true, true, func(s *stage, _ int) { s.gone(slice) }},
+		{"the Service while all wait", true, true, func(s *stage, _ int) { s.set(testService()) }},
+	} {
+		cost := func(n int) time.Duration {
+			s := &stage{hold: newHold(func(*tracker.Batch) {}, time.Hour)}
+			defer s.stop()
+			if tt.exists {
+				s.set(testService())
+			}
+			var all []runtime.Object
+			for i := range n {
+				slice = testSlice(fmt.Sprint("s", i))
+				for k := range 20 {
+					slice.Endpoints = append(slice.Endpoints,
+						discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", i>>8, i&255, k)}})
+				}
+				all = append(all, slice)
+			}
+			s.set(all...)
+			if tt.held {
+				s.gone(all...)
+			}
+			best := time.Hour
+			for i := range events {
+				best = min(best, machine.CPUTime(func() { tt.event(s, i) }))
+			}
+			return best
+		}
+		few, many := cost(10), cost(1000)
+		t.Logf("%s: %v among 10 slices of 20 endpoints, %v among 1,000", tt.name, few, many)
+		if many > 5*few+50*time.Microsecond {
+			t.Errorf("%s costs %v among 10 slices, and %v among 1,000", tt.name, few, many)
+		}
+	}
+}
+
 // After any changes, the last state of each object has been passed on, and nothing is remembered of
 // deleted ones.
 func TestHoldPassesOnTheLastState(t *testing.T) {
@@ -256,6 +387,7 @@ func TestHoldPassesOnTheLastState(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	synctest.Test(t, func(t *testing.T) {
 		s, truth := newStage(10*time.Second), map[objects.ObjectID]runtime.Object{}
+		s.t = t
 		names := []string{"x", "y", "z", "x6", "y6"}
 		for range 5000 {
 			var objects []runtime.Object
@@ -278,6 +410,7 @@ func TestHoldPassesOnTheLastState(t *testing.T) {
 				s.set(objects...)
 			}
 			time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond)
+			s.mustCount()
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -295,9 +428,9 @@ func TestHoldPassesOnTheLastState(t *testing.T) {
 		s.gone(testService(), testSlice("x"), testSlice("y"), testSlice("z"), testSlice("x6"), testSlice("y6"))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(s.services)+len(s.owner)+len(s.waiting) != 0 {
+		if len(s.services)+len(s.owner)+s.waits() != 0 {
 			t.Errorf("remembered of nothing: %d Services, %d slices, %d that wait", len(s.services), len(s.owner),
-				len(s.waiting))
+				s.waits())
 		}
 		s.stop()
 	})

@@ -34,41 +34,75 @@ func isReady(e *discoveryv1.Endpoint) bool {
 	return (c.Ready == nil || *c.Ready) && (c.Terminating == nil || !*c.Terminating)
 }
 
-// evidence is the state, in the newest versions of a Service's slices, of the endpoints that the
-// Tracker has as ready.
-type evidence struct {
-	now       map[string]bool // all that are there: ready or not
-	ready     int             // endpoints that the Tracker has as ready
-	left      int             // how many of the ready ones are still ready in the slices
-	explained bool            // a slice lists some of the ready ones as not ready
-	fresh     bool            // others are ready
+// endpoint counts the slices of a Service with an address: the versions that the Tracker has, and
+// the newest ones, which may wait.
+type endpoint struct {
+	given  int32 // the Tracker's that have it as ready
+	listed int32 // newest that have it, ready or not
+	ready  int32 // newest that have it as ready
 }
 
-func (s *heldService) compare() evidence {
-	e := evidence{now: map[string]bool{}}
-	given := map[string]bool{}
-	for _, slice := range s.slices {
-		for _, p := range slice.given {
+// evidence sums up the endpoints of a Service.
+type evidence struct {
+	ready     int // endpoints that the Tracker has as ready
+	left      int // how many of the ready ones are still ready in the slices
+	explained int // how many of them the slices list as not ready
+	fresh     int // others that are ready in the slices
+}
+
+func (v *evidence) add(e endpoint, by int) {
+	switch {
+	case e.given == 0 && e.ready > 0:
+		v.fresh += by
+	case e.given == 0:
+	case e.ready > 0:
+		v.left += by
+	case e.listed > 0:
+		v.explained += by
+	}
+	if e.given > 0 {
+		v.ready += by
+	}
+}
+
+// edit changes the counts of an address.
+func (s *heldService) edit(address string, change func(*endpoint)) {
+	e := s.endpoints[address]
+	before := e
+	change(&e)
+	s.sum.add(before, -1)
+	s.sum.add(e, +1)
+	if e == (endpoint{}) {
+		delete(s.endpoints, address)
+	} else {
+		s.endpoints[address] = e
+	}
+	if (before.listed > 0) != (e.listed > 0) {
+		for _, slice := range s.former[address] {
+			s.review(slice)
+		}
+	}
+}
+
+// countNewest counts the endpoints of a newest version (by 1), or no longer (by -1).
+func (s *heldService) countNewest(list []seen, by int32) {
+	for _, p := range list {
+		s.edit(p.address, func(e *endpoint) {
+			e.listed += by
 			if p.ready {
-				given[p.address] = true
+				e.ready += by
 			}
-		}
-		for _, p := range slice.newest() {
-			e.now[p.address] = e.now[p.address] || p.ready
-		}
+		})
 	}
-	e.ready = len(given)
-	for address := range given {
-		if ready, there := e.now[address]; ready {
-			e.left++
-		} else if there {
-			e.explained = true
+}
+
+// countGiven counts the ready endpoints of a version that the Tracker has, or no longer.
+func (s *heldService) countGiven(list []seen, by int32) {
+	for _, p := range list {
+		if p.ready {
+			s.edit(p.address, func(e *endpoint) { e.given += by })
 		}
 	}
-	for address, ready := range e.now {
-		e.fresh = e.fresh || ready && !given[address]
-	}
-	return e
 }
 
 func (s *heldSlice) newest() []seen {
@@ -78,14 +112,16 @@ func (s *heldSlice) newest() []seen {
 	return s.given
 }
 
+func (s *heldService) lists(p seen) bool { return s.endpoints[p.address].listed > 0 }
+
 // vanished reports whether a slice had ready endpoints and no slice has any of these now.
-func (e *evidence) vanished(s *heldSlice) bool {
+func (s *heldService) vanished(slice *heldSlice) bool {
 	had := false
-	for _, p := range s.given {
+	for _, p := range slice.given {
 		if !p.ready {
 			continue
 		}
-		if _, there := e.now[p.address]; there {
+		if s.lists(p) {
 			return false
 		}
 		had = true
@@ -95,21 +131,35 @@ func (e *evidence) vanished(s *heldSlice) bool {
 
 // prune removes endpoints that were not ready and are gone from the version of a waiting slice that
 // the Tracker has.
-func (s *heldSlice) prune(e *evidence, b *tracker.Batch) {
-	if s.waiting == nil || s.object == nil {
+func (s *heldService) prune(slice *heldSlice, b *tracker.Batch) {
+	if slice.object == nil {
 		return
 	}
-	over := func(p seen) bool {
-		_, there := e.now[p.address]
-		return !p.ready && !there
-	}
-	if !slices.ContainsFunc(s.given, over) {
+	over := func(p seen) bool { return !p.ready && !s.lists(p) }
+	if !slices.ContainsFunc(slice.given, over) {
 		return
 	}
-	rest := *s.object // shares memory with the former version, which is not modified
+	rest := *slice.object // shares memory with the former version, which is not modified
 	rest.Endpoints = slices.DeleteFunc(slices.Clone(rest.Endpoints), func(p discoveryv1.Endpoint) bool {
 		return len(p.Addresses) > 0 && over(seen{p.Addresses[0], isReady(&p)})
 	})
-	s.object, s.given = &rest, endpointsOf(&rest)
-	add(b, s.from, &change{id: s.waiting.id, object: &rest})
+	s.remember(slice, false)
+	slice.object, slice.given = &rest, endpointsOf(&rest)
+	s.remember(slice, true)
+	add(b, slice.from, &change{id: slice.waiting.id, object: &rest})
+}
+
+// remember adds the endpoints of a waiting slice's former version to s.former, or removes them.
+func (s *heldService) remember(slice *heldSlice, on bool) {
+	for _, p := range slice.given {
+		list := slices.DeleteFunc(s.former[p.address], func(o *heldSlice) bool { return o == slice })
+		if on {
+			list = append(list, slice)
+		}
+		if len(list) > 0 {
+			s.former[p.address] = list
+		} else {
+			delete(s.former, p.address)
+		}
+	}
 }
