@@ -341,13 +341,13 @@ func (r *Runner) report() {
 	add(r.denied, annotation, "the endpoints of port %q are not checked: with them the checks would exceed "+
 		"the gateway's rate of checks, or the namespace's share of it; use a longer interval")
 	add(r.late, annotation, "the endpoints of port %q are checked late, and their health does not change until "+
-		"then: the checks of the namespace, or all checks, take too long together, or too many addresses do not answer "+
-		"on their link; use a longer interval or a shorter timeout")
+		"then: the checks of the namespace, or all checks, take too long together, or too many addresses do not "+
+		"answer on their link; use a longer interval or a shorter timeout")
 	add(r.suspects, "", "endpoints of port %q answered no client and take new flows, because the gateway does not "+
 		"check so many such endpoints of one namespace, or of all; remove the endpoints that do not answer")
-	add(r.unreturned, "metadata.annotations[sluice.dev/forwarding]", "endpoints of port %q accept connections of this "+
-		"gateway, and no client gets an answer from them: their answers do not return through this gateway; route them "+
-		"here, or remove the annotation")
+	add(r.unreturned, "metadata.annotations[sluice.dev/forwarding]", "endpoints of port %q accept connections of "+
+		"this gateway, and no client gets an answer from them: their answers do not return through this gateway; "+
+		"route them here, or remove the annotation")
 	r.cfg.Report(problems)
 }
 
