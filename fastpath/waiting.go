@@ -70,6 +70,8 @@ func (w *Worker) mayLeave(p *packet, ref flowtable.Ref, s *flowtable.Segment) (d
 		switch state := w.flows.Flow(ref).State(); {
 		case !w.flows.Live(ref): // it was given up since the lookup
 			return drop(reason.NoFlow), false
+		case flowtable.Proven(state): // data of the backend has overtaken it
+			outcome = copies.Late
 		case state != flowtable.SynRecv: // it is damaged, or answers another SYN
 			return queued, true
 		case w.waiting.until != 0 && w.planner.Now >= w.waiting.until:

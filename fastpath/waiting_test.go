@@ -9,6 +9,7 @@ import (
 	"sluice.dev/sluice/fastpath/copies"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 	"sluice.dev/sluice/nat/reason"
 )
@@ -73,6 +74,37 @@ func TestWaitingAnswers(t *testing.T) {
 		if n := l.workers[0].config.Copies.Flows(); n[o] != 1 {
 			t.Errorf("%v: counted %v", o, n)
 		}
+	}
+}
+
+// TestDataOvertakes: a SYN-ACK that waits, and leaves after data of the backend, has left as any
+// other one (RFC 7413: the backend may send data before the handshake is over).
+func TestDataOvertakes(t *testing.T) {
+	l, _ := groupLab(t, labConfig{})
+	nic := l.workers[0].nic
+	l.send(0, headertest.TCP(join(client4, 1000), join(vip4, 80), headertest.SYN))
+	_, p := l.out(nic)
+	from, to := ends(&p.Tuple)
+	answer := headertest.TCP(to.String(), from.String(), headertest.SYN|headertest.ACK)
+	l.send(0, answer)
+	l.nothing(nic)
+	data := headertest.TCP(to.String(), from.String(), headertest.ACK)
+	data.Seq, data.Payload = answer.Seq+1, []byte("data")
+	l.send(0, data)
+	l.out(nic)
+	l.step(2 * time.Millisecond)
+	l.out(nic)
+	if n := l.workers[0].config.Copies.Flows(); n[copies.Late] != 1 {
+		t.Errorf("counted %v", n)
+	}
+	h, err := l.table.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Enter(flowtable.Time(l.now))
+	client := header.Tuple{Src: addr(client4), SrcPort: 1000, Dst: addr(vip4), DstPort: 80, Proto: header.ProtoTCP}
+	if r, _ := h.Lookup(h.Hash(&client), &client, flowtable.Time(l.now)); r == 0 || h.GiveUp(r) {
+		t.Error("the flow is given up")
 	}
 }
 

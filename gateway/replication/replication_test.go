@@ -781,6 +781,32 @@ func TestTwoFlowsOfAClient(t *testing.T) {
 		}
 		d.works(l, 0)
 		d.works(l, 1)
+
+		// Data of the backend overtakes the SYN-ACK at gateway 1, which leaves after 2 ms.
+		for _, g := range l.gateways {
+			g.stalled.Store(true)
+		}
+		c, d = newConnection(families[0], 4000), newConnection(families[0], 4000)
+		d.syn(l, 1)
+		d.answer(l, 1)
+		synctest.Wait() // gateway 1 waits for a decision
+		data := headertest.TCP(d.backend, d.source, psh|ack)
+		data.Payload = []byte("pong")
+		d.passes(l, 1, "data of the backend", data, d.vip, d.client)
+		l.settle(2 * time.Millisecond)
+		l.one(1, "the late SYN-ACK")
+		c.syn(l, 0)
+		c.answer(l, 0)
+		synctest.Wait()
+		for _, g := range l.gateways {
+			g.stalled.Store(false)
+			g.waiter.Wake()
+		}
+		l.settle(0)
+		if list, _ := l.take(0); len(list) != 0 {
+			t.Error("a second SYN-ACK leaves")
+		}
+		d.works(l, 1)
 	})
 }
 
