@@ -68,7 +68,7 @@ func (m *Members) openAddresses(ctx context.Context) {
 		if !wake.After(ctx, next) {
 			return
 		}
-		if n := m.refusal.Swap(0); n != 0 {
+		if n := m.refusal.Swap(0); n != 0 && m.joins() {
 			if err := m.raise(n); err != nil && err.Error() != failed {
 				failed = err.Error()
 				m.c.Log.Error("another gateway knows a later incarnation of this one, and refuses it; it is tried "+
@@ -92,9 +92,17 @@ func (m *Members) openAddresses(ctx context.Context) {
 	}
 }
 
+// joins reports whether no other gateway has accepted this process for longer than a moment. If one
+// has, a later incarnation is of a process that has replaced this one, which must stay refused.
+func (m *Members) joins() bool {
+	const moment = 10 * time.Second // other gateways may know several incarnations
+	at := m.joined.Load()
+	return at == 0 || now()-at < int64(moment)
+}
+
 // raise takes a higher incarnation than another gateway knows, and begins all streams anew.
 func (m *Members) raise(above uint64) error {
-	if err := m.sources.Raise(above); err != nil {
+	if raised, err := m.sources.Raise(above); !raised {
 		return err
 	}
 	m.exchange.Do(func() {

@@ -72,6 +72,7 @@ type Members struct {
 	running   atomic.Bool   // Run has begun
 	refused   logs.Limit    // of lines about connections, which any host can open
 	refusal   atomic.Uint64 // an incarnation for which another gateway refuses this one; 0: none does
+	joined    atomic.Int64  // when another gateway had the flows of this process first; 0: none had
 	unread    bool          // the flow table is the previous process's: its copies are not counted yet
 
 	mu     sync.Mutex // guards the fields below; the exchange's goroutine reads others without it

@@ -319,6 +319,32 @@ func TestClockBehind(t *testing.T) {
 	}
 }
 
+// TestReplacedProcess: a process that other gateways have accepted takes no later incarnation: the one
+// for which they refuse it is of a process that has replaced this one.
+func TestReplacedProcess(t *testing.T) {
+	l := newLab(t, 2)
+	a := l.gateways[0]
+	for _, g := range l.gateways {
+		g.start(false)
+		defer g.stop()
+	}
+	a.until("in step with all", inStep)
+	a.until("accepted", func(*View) bool { return a.joined.Load() != 0 })
+	before, _ := a.sources.Incarnation()
+	for _, tt := range []struct {
+		joined time.Duration // ago
+		raised bool
+	}{{time.Minute, false}, {0, true}} {
+		a.joined.Store(now() - int64(tt.joined))
+		a.refusal.Store(before + 100)
+		a.until("the refusal is read", func(*View) bool { return a.refusal.Load() == 0 })
+		time.Sleep(300 * time.Millisecond)
+		if after, _ := a.sources.Incarnation(); after > before != tt.raised {
+			t.Errorf("accepted %v ago: incarnation %d, before %d", tt.joined, after, before)
+		}
+	}
+}
+
 // TestNextProcess: the next process of a gateway attracts packets for the flows of a gateway that
 // is gone, as the process before did. By a hand-over it attracts packets for the VIPs at once, too.
 func TestNextProcess(t *testing.T) {

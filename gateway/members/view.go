@@ -179,6 +179,9 @@ func (m *Members) look() {
 		all = all && o.HasIts
 		v.Members = append(v.Members, o)
 	}
+	if v.Copied {
+		m.joined.CompareAndSwap(0, at)
+	}
 	slices.SortFunc(v.Members, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
 	w.joined = w.joined || all && v.Complete || w.began != 0 && at-w.began > int64(joinWithin)
 	v.Joined = w.joined

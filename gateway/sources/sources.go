@@ -32,7 +32,8 @@ type inMemory struct {
 	statefile.Version
 	Incarnation uint64 `json:"incarnation"`
 	// Boot is the boot in which it was written. After the next one, a flow table on a disk may lack
-	// flows that were not written to it in time.
+	// flows that were not written to it in time. Earlier versions did not write it: it is empty, and
+	// counts as this boot, so that an upgrade loses no memory.
 	Boot string `json:"boot"`
 	// Sources are the source addresses that this gateway has or had in the group. Flows of the
 	// table may have them.
@@ -123,7 +124,8 @@ func Start(c Config) (*Sources, error) {
 	s.former = slices.DeleteFunc(slices.Clone(table.Sources), func(a netip.Addr) bool {
 		return slices.Contains(c.Own, a) || slices.Contains(c.Others, a)
 	})
-	s.kept = c.Kept && before.Incarnation != 0 && table.Incarnation == before.Incarnation && table.Boot == boot
+	s.kept = c.Kept && before.Incarnation != 0 && table.Incarnation == before.Incarnation &&
+		(table.Boot == boot || table.Boot == "")
 	if s.kept {
 		s.incarnation = before.Incarnation
 		return s, s.saveTable(c.Own)
@@ -149,31 +151,31 @@ func (s *Sources) saveTable(own []netip.Addr) error {
 }
 
 // Raise makes the incarnation higher than one that another gateway knows: the disk of the earlier
-// ones is lost, and the clock was behind when this one began. After an error it is as it was.
-func (s *Sources) Raise(above uint64) error {
+// ones is lost, and the clock was behind when this one began. It reports whether it has changed it.
+func (s *Sources) Raise(above uint64) (raised bool, err error) {
 	s.saving.Lock()
 	defer s.saving.Unlock()
 	s.mu.Lock()
 	before, families := s.incarnation, s.families
 	s.mu.Unlock()
 	if before > above {
-		return nil
+		return false, nil
 	}
 	if err := s.save(above+1, families); err != nil {
-		return fmt.Errorf("group.stateDir: %w", err)
+		return false, fmt.Errorf("group.stateDir: %w", err)
 	}
 	var table inMemory
-	err := statefile.Load(s.memory, version, &table)
+	err = statefile.Load(s.memory, version, &table)
 	if table.Incarnation = above + 1; err == nil {
 		err = statefile.Save(s.memory, &table)
 	}
 	if err != nil {
-		return fmt.Errorf("stateDir: %w", err)
+		return false, fmt.Errorf("stateDir: %w", err)
 	}
 	s.mu.Lock()
 	s.incarnation = above + 1
 	s.mu.Unlock()
-	return nil
+	return true, nil
 }
 
 // Dissolve notes that the flow table will change without a group: a later process must not take it
