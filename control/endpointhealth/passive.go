@@ -49,13 +49,19 @@ type passive struct {
 	suspects map[*endpoint]bool              // endpoints that are checked
 	places   map[string]int                  // how many suspects each namespace has
 	unbound  bool                            // some suspects were remembered, and have no ref
-	// unreturned has the endpoints of routed Services that answer checks and no client, and when
-	// that was noticed last.
-	unreturned map[compiler.Endpoint]time.Time
+	// unreturned has the ports of routed Services with endpoints that answer checks and no client.
+	unreturned map[port]unreturned
 	// unchecked counts the suspicious endpoints without room in the last Sample. denied has their
 	// ports, with the time of the last such Sample.
 	unchecked int
 	denied    map[port]time.Time
+}
+
+// unreturned is an endpoint of a routed Service that answers checks and no client.
+type unreturned struct {
+	endpoint compiler.Endpoint
+	service  services.ServiceID
+	at       time.Time // when that was noticed last
 }
 
 // suspect is the state of passive checks of one backend.
@@ -69,7 +75,7 @@ type suspect struct {
 
 func newPassive() passive {
 	return passive{held: map[compiler.Endpoint]time.Time{}, suspects: map[*endpoint]bool{}, places: map[string]int{},
-		denied: map[port]time.Time{}, unreturned: map[compiler.Endpoint]time.Time{}}
+		denied: map[port]time.Time{}, unreturned: map[port]unreturned{}}
 }
 
 func (p *passive) add(e *endpoint) {
@@ -135,9 +141,9 @@ func (t *Tracker) Sample(s *services.Snapshot, tally func(services.BackendRef) T
 			delete(p.held, e)
 		}
 	}
-	for e, at := range p.unreturned {
-		if now.Sub(at) > unreturnedFor {
-			delete(p.unreturned, e)
+	for of, u := range p.unreturned {
+		if service := s.Service(u.service); service == nil || !service.Routed || now.Sub(u.at) > unreturnedFor {
+			delete(p.unreturned, of)
 		}
 	}
 	s.Backends(func(b *services.Backend) bool {
@@ -198,25 +204,27 @@ func (t *Tracker) suspect(s *services.Snapshot, b *services.Backend, now time.Ti
 		t.passed.add(e)
 		t.schedule(e, now)
 	}
-	t.by[name].unanswered = s.Service(b.Service).Routed
+	if t.by[name].routed = 0; s.Service(b.Service).Routed {
+		t.by[name].routed = b.Service
+	}
 	t.counts.Suspected++
 }
 
 // accepts notes that an endpoint has answered a check. If it is suspected because no client of a
 // routed Service gets an answer, its answers to clients take another way.
 func (t *Tracker) accepts(e *endpoint, now time.Time) {
-	if e.unanswered && len(t.passed.unreturned) < maxChecking {
-		t.passed.unreturned[e.name] = now
+	if e.routed != 0 {
+		t.passed.unreturned[portOf(&e.name)] = unreturned{e.name, e.routed, now}
 	}
-	e.unanswered = false
+	e.routed = 0
 }
 
 // Unreturned returns, sorted, the ports of routed Services with endpoints that answer checks and no
 // client: the network does not route their answers through this gateway.
 func (t *Tracker) Unreturned() []Denial {
 	list := make([]Denial, 0, len(t.passed.unreturned))
-	for e := range t.passed.unreturned {
-		list = append(list, Denial{e.Namespace, e.Service, e.PortName})
+	for p := range t.passed.unreturned {
+		list = append(list, Denial{p.namespace, p.service, p.name})
 	}
 	return distinct(list)
 }
@@ -225,7 +233,9 @@ func (t *Tracker) Unreturned() []Denial {
 // be opening flows by an older snapshot, so it must pass its check.
 func (t *Tracker) answered(s *services.Snapshot, b *services.Backend, now time.Time) {
 	name, _ := nameOf(s, b)
-	delete(t.passed.unreturned, name)
+	if of := portOf(&name); t.passed.unreturned[of].endpoint == name {
+		delete(t.passed.unreturned, of)
+	}
 	if e := t.by[name]; e != nil && e.passive && !e.down {
 		t.clear(e, now)
 	}

@@ -307,6 +307,11 @@ func TestUnreturned(t *testing.T) {
 			if list := s.Unreturned(); len(list) > 0 {
 				t.Errorf("%s: %v after an answer", tt.name, list)
 			}
+			s.runPassive(tb, 30*time.Second, func() { tb.count(0, 1, 0, 0) })
+			s.runPassive(newTableOf(0, false), time.Second, func() {})
+			if list := s.Unreturned(); len(list) > 0 {
+				t.Errorf("%s: %v without the Service", tt.name, list)
+			}
 		}
 	}
 }

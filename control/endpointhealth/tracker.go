@@ -105,8 +105,8 @@ type endpoint struct {
 	// backend.
 	generation uint64
 	ref        services.BackendRef
-	// unanswered: it is suspected, and its Service is routed.
-	unanswered bool
+	// routed is the service port of a suspected endpoint if it is routed, else 0.
+	routed services.ServiceID
 
 	lane    *lane // it waits in the lane's queue; nil if not
 	running bool
@@ -167,6 +167,7 @@ func (t *Tracker) Configure(cfg Config, now time.Time) {
 		t.endPassive(func(*endpoint) bool { return true })
 		t.passed.unchecked = 0
 		clear(t.passed.denied)
+		clear(t.passed.unreturned)
 	}
 	if was.ChecksPerSecond != cfg.ChecksPerSecond || was.NamespaceShare != cfg.NamespaceShare {
 		t.SetPorts(t.ports, now)
