@@ -55,7 +55,7 @@ func TestUnableIsLoggedAsUnable(t *testing.T) {
 			&handover.UnableError{Err: errors.New("no interface eth5")}, nil)
 	}
 	s := log.String()
-	if strings.Count(s, "this process cannot take over") != 1 || strings.Contains(s, "does not hand over") {
+	if strings.Count(s, "this process can neither take over") != 1 || strings.Contains(s, "does not hand over") {
 		t.Errorf("the log is %s", s)
 	}
 }

@@ -61,6 +61,7 @@ var elsewhere = map[string]string{
 	"Service/annotation sluice.dev/proxy-protocol, and annotations of clouds": "test/e2e, TestProxyProtocol; " +
 		"kube-proxy writes no header",
 	"Service/annotation sluice.dev/forwarding: direct":   "test/e2e, TestDirectReturn; kube-proxy has no direct return",
+	"Service/annotation sluice.dev/forwarding: routed":   "test/e2e, TestRouted; kube-proxy masquerades policy Cluster",
 	"Limits/sluice.dev/limit-connections":                limitTests,
 	"Limits/sluice.dev/limit-connections-per-source":     limitTests,
 	"Limits/sluice.dev/limit-new-connections":            limitTests,
