@@ -190,7 +190,7 @@ func TestTakeOverByPodDies(t *testing.T) {
 	if err := l.gate.LaunchNextOf("pod-b"); err != nil {
 		t.Fatal(err)
 	}
-	l.awaitRefused(1, "that process's pod")
+	l.awaitRefused(1, "the pod that asks")
 	if err := l.gate.Kill(); err != nil {
 		t.Fatal(err)
 	}
