@@ -319,8 +319,8 @@ func TestClockBehind(t *testing.T) {
 	}
 }
 
-// TestReplacedProcess: a process that other gateways have accepted takes no later incarnation: the one
-// for which they refuse it is of a process that has replaced this one.
+// TestReplacedProcess: a process that other gateways have accepted takes no later incarnation: the
+// one for which they refuse it is of a process that has replaced this one.
 func TestReplacedProcess(t *testing.T) {
 	l := newLab(t, 2)
 	a := l.gateways[0]

@@ -32,7 +32,7 @@ type inMemory struct {
 	statefile.Version
 	Incarnation uint64 `json:"incarnation"`
 	// Boot is the boot in which it was written. After the next one, a flow table on a disk may lack
-	// flows that were not written to it in time. Earlier versions did not write it: it is empty, and
+	// flows that were not written to it in time. Earlier versions did not write it: the empty text
 	// counts as this boot, so that an upgrade loses no memory.
 	Boot string `json:"boot"`
 	// Sources are the source addresses that this gateway has or had in the group. Flows of the
