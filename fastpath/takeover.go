@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
+	"sluice.dev/sluice/fastpath/copies"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
@@ -178,6 +180,9 @@ func (w *Worker) Assume(r Remains, ownFrames []uint64) error {
 		}
 		w.parked.add(d, p.Hash, p.Link)
 		w.countHeld(d, 1)
+		if p.Hash == 0 && w.c.Copies != nil { // its flow counts as answered (flowtable.Handle.Track)
+			w.c.Copies.Left(w.c.ID, copies.Late, time.Duration(copyWait))
+		}
 	}
 	for _, p := range r.Fragments {
 		d, err := frames.take(p.Buffers)

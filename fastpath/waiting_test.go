@@ -147,6 +147,22 @@ func TestWaitingAtShutdown(t *testing.T) {
 	}
 }
 
+// TestWaitingAtHandOver: a SYN-ACK that waits at a hand-over leaves without a copy, and its flow is
+// counted.
+func TestWaitingAtHandOver(t *testing.T) {
+	l, _ := groupLab(t, labConfig{})
+	l.openBy(1000)
+	g := l.workers[0]
+	r := g.Pause()
+	next := l.successor(g)
+	if err := next.Assume(r, ownFrames(g, &r)); err != nil {
+		t.Fatal(err)
+	}
+	if n := g.config.Copies.Flows(); n[copies.Late] != 1 {
+		t.Errorf("counted %v, want 1 of %v", n, copies.Late)
+	}
+}
+
 // TestOthersSegment: a segment that does not acknowledge the backend's SYN belongs to another
 // gateway's connection, and gets no answer.
 func TestOthersSegment(t *testing.T) {
