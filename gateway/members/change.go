@@ -65,8 +65,8 @@ func (m *Members) join(g *config.GroupMember) bool {
 	o := &other{GroupMember: *g}
 	if !found {
 		m.flows.Add(i, m.replicated(o))
-		m.watch.of[i] = watched{}
 	}
+	m.watch.of[i] = watched{whole: m.watch.of[i].whole} // as Add and Return, and its copies may stay
 	m.mu.Lock()
 	m.others[i] = o
 	m.mu.Unlock()

@@ -2,6 +2,7 @@ package members
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,16 +38,17 @@ type lab struct {
 // gateway is one of them. A start after the first one is one after a loss of memory.
 type gateway struct {
 	*Members
-	l      *lab
-	index  int
-	dir    string
-	taken  bool                 // the next start is one by a hand-over
-	gone   []config.GroupMember // that the processes before have removed
-	log    slog.Handler         // nil: discards
-	file   *flowtable.File
-	handle *flowtable.Handle
-	stop   func()
-	opened chan struct{}
+	l         *lab
+	index     int
+	dir       string
+	taken     bool                 // the next start is one by a hand-over
+	keepAfter time.Duration        // 0: an hour
+	gone      []config.GroupMember // that the processes before have removed
+	log       slog.Handler         // nil: discards
+	file      *flowtable.File
+	handle    *flowtable.Handle
+	stop      func()
+	opened    chan struct{}
 }
 
 func newLab(t *testing.T, gateways int) *lab {
@@ -90,9 +92,10 @@ func (g *gateway) start(kept bool) {
 	}
 	g.Members, err = New(Config{Log: slog.New(g.log), Group: &c, Self: fmt.Sprintf("gw-%c", 'a'+g.index),
 		Removed:  g.gone,
-		StateDir: state, Kept: kept, Taken: g.taken, Table: g.file.Table, Workers: 1, KeepAfter: time.Hour,
-		RealTime: func() error { return nil },
-		InUse:    func(netip.Addr) int { return 0 }, Opened: func() { g.opened <- struct{}{} }})
+		StateDir: state, Kept: kept, Taken: g.taken, Table: g.file.Table, Workers: 1,
+		KeepAfter: cmp.Or(g.keepAfter, time.Hour),
+		RealTime:  func() error { return nil },
+		InUse:     func(netip.Addr) int { return 0 }, Opened: func() { g.opened <- struct{}{} }})
 	must(t, err)
 	if g.taken {
 		g.Recover()
@@ -711,6 +714,39 @@ func TestReturn(t *testing.T) {
 		t.Errorf("gw-b has taken back %d flows, want 1", n)
 	}
 	a.until("a copy", a.copies(1))
+}
+
+// TestReturnAndAway: a gateway that was away, was removed, and is a member again without ever being
+// heard, is away again: else its copies would have no clock for ever.
+func TestReturnAndAway(t *testing.T) {
+	l := newLab(t, 2)
+	a, b := l.gateways[0], l.gateways[1]
+	a.keepAfter = time.Second
+	a.start(false)
+	b.start(false)
+	for _, g := range l.gateways {
+		g.until("in step", inStep)
+		g.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+	}
+	b.flow(1000)
+	a.until("a copy", func(v *View) bool { return v.Members[0].Copies == 1 })
+	b.stop()
+	away := func(*View) bool {
+		const later = flowtable.Time(24 * time.Hour) // the copy has expired
+		now := flowtable.Time(boottime.Nanos())
+		a.handle.Enter(now)
+		defer a.handle.Leave()
+		for slot := range a.file.Table.Slots() {
+			if r := a.file.Table.AtSlot(slot); r != 0 && a.handle.Live(r) {
+				return a.handle.Outdated(r, now+later)
+			}
+		}
+		return false
+	}
+	a.until("without gw-b for a second", away)
+	a.Set(l.group.Members[:1])
+	a.Set(l.group.Members)
+	a.until("without gw-b for a second again", away)
 }
 
 // TestStrangers: a host that is no member opens connections at a high rate, and causes a line of
