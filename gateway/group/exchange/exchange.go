@@ -63,8 +63,9 @@ const (
 	mostPause = 2 * time.Millisecond
 )
 
-// framesInTurn bounds the frames of a stream that Run reads before it looks at the others.
-const framesInTurn = 64
+// turn is how long Run reads a stream, or writes to it, before it looks at the others. A frame of
+// everything anew takes one or two.
+const turn = time.Millisecond
 
 // Peer is another gateway.
 type Peer struct {
@@ -357,13 +358,13 @@ func (x *Exchange) Run(ctx context.Context) {
 // receive reads the frames of a peer's streams. It returns true if there may be more.
 func (x *Exchange) receive(p *peer) (more bool) {
 	if p.from != nil {
-		full, err := drain(p.from, p.receiver.Receive)
+		full, err := x.drain(p.from, p.receiver.Receive)
 		if more = full; err != nil {
 			x.endFrom(p, err)
 		}
 	}
 	if p.to != nil {
-		full, err := drain(p.to, func(frame []byte) error {
+		full, err := x.drain(p.to, func(frame []byte) error {
 			p.heard = x.now()
 			return p.sender.Receive(frame, p.heard)
 		})
@@ -375,8 +376,8 @@ func (x *Exchange) receive(p *peer) (more bool) {
 }
 
 // drain gives the frames that have come on a stream to take. It returns true if there may be more.
-func drain(s Stream, take func(frame []byte) error) (more bool, err error) {
-	for range framesInTurn {
+func (x *Exchange) drain(s Stream, take func(frame []byte) error) (more bool, err error) {
+	for end := x.now() + int64(turn); x.now() < end; {
 		frame, err := s.Receive()
 		if err != nil || frame == nil {
 			return false, err
@@ -405,13 +406,13 @@ func (x *Exchange) serve(ctx context.Context, p *peer, now int64) (more bool) {
 		x.endTo(p, errSilent)
 	}
 	if p.receiver != nil {
-		full, err := fill(p.from, func() []byte { return p.receiver.Next(now, nil) })
+		full, err := x.fill(p.from, func() []byte { return p.receiver.Next(now, nil) })
 		if more = full; err != nil {
 			x.endFrom(p, err)
 		}
 	}
 	if p.sender != nil {
-		full, err := fill(p.to, func() []byte { return p.sender.Next(now, nil) })
+		full, err := x.fill(p.to, func() []byte { return p.sender.Next(now, nil) })
 		if more = more || full; err != nil {
 			x.endTo(p, err)
 		}
@@ -423,8 +424,8 @@ func (x *Exchange) serve(ctx context.Context, p *peer, now int64) (more bool) {
 }
 
 // fill sends the next frames of a stream that has room. It returns true if there may be more.
-func fill(s Stream, next func() []byte) (more bool, err error) {
-	for range framesInTurn {
+func (x *Exchange) fill(s Stream, next func() []byte) (more bool, err error) {
+	for end := x.now() + int64(turn); x.now() < end; {
 		if !s.Ready() {
 			return false, nil
 		}

@@ -388,3 +388,108 @@ func TestStoppedMember(t *testing.T) {
 		}
 	})
 }
+
+// slowStore is a group.Store that takes 2 us for each record. A copy is numbered by its source
+// address and its slot, which are its reply tuple.
+type slowStore struct{ made int }
+
+const slowFlows = 200_000 // of each owner
+
+func slowFlow(owner int, slot uint32) group.Record {
+	r := flow(owner, slot, uint16(slot))
+	r.Client.DstPort, r.Reply.SrcPort = uint16(slot>>16), uint16(slot>>16)
+	return r
+}
+
+func (*slowStore) number(r *group.Record) uint32 {
+	owner := r.Reply.Dst.As4()[3]
+	return 1 + uint32(owner)*slowFlows + uint32(r.Reply.SrcPort)<<16 + uint32(r.Reply.DstPort)
+}
+
+func (*slowStore) Find(*group.Record) uint32 { return 0 }
+
+func (s *slowStore) Put(_ uint32, r *group.Record) (uint32, group.Refusal) {
+	if s.made++; s.made%256 == 0 {
+		time.Sleep(256 * 2 * time.Microsecond)
+	}
+	return s.number(r), group.Accepted
+}
+
+func (*slowStore) Sight(uint32) conn.Sighting { return conn.Sighting{} }
+func (*slowStore) Remove(uint32) group.Age    { return 0 }
+
+// slowOwner is a session.Flows that never changes.
+type slowOwner int
+
+func (o slowOwner) Read(slot uint32) (group.Record, bool)   { return slowFlow(int(o), slot), true }
+func (slowOwner) Find(header.Tuple) (slot uint32, ok bool)  { return 0, false }
+func (slowOwner) Make(*group.Record) (slot uint32, ok bool) { return 0, false }
+func (slowOwner) Hold(*group.Record) (slot uint32, ok bool) { return 0, false }
+func (slowOwner) Saw(group.Sighting)                        {}
+
+// TestOwnersAnew: a gateway that gets the flows of six others at once keeps its leases, and soon
+// acknowledges flows of a seventh one, with which it is in step.
+func TestOwnersAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const owners, other = 7, 6
+		now := func() int64 { return time.Now().UnixNano() }
+		index, store, waiter := group.NewIndex(1+owners*slowFlows), new(slowStore), grouptest.NewWaiter()
+		never := func(ctx context.Context) (Stream, error) { <-ctx.Done(); return nil, ctx.Err() }
+		failed := func(_ int, err error) {
+			if !errors.Is(err, ErrStopped) && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		self := wire.Greeting{Name: "member", Incarnation: 1}
+		c := Config{Ledger: group.NewLedger(group.Config{}, true), Waiter: waiter, Now: now, Failed: failed}
+		for i := range owners {
+			c.Peers = append(c.Peers, Peer{Dial: never, Owner: session.Owner{Self: self, Ledger: c.Ledger},
+				Member: session.Member{Self: self, Owner: fmt.Sprint("gw-", i), Sources: []header.Addr{source(i)},
+					Copies: group.NewCopies(i+1, index, store)}})
+		}
+		member := New(c)
+		go member.Run(t.Context())
+		var owner *Exchange
+		var ledger *group.Ledger
+		for i := range owners {
+			ledger = group.NewLedger(group.Config{Members: group.One(0), Slots: slowFlows}, true)
+			for slot := range uint32(slowFlows) {
+				if i != other {
+					ledger.Begin(slot)
+				}
+			}
+			w := grouptest.NewWaiter()
+			owner = New(Config{Ledger: ledger, Waiter: w, Now: now, Failed: failed, Peers: []Peer{{
+				Owner: session.Owner{Self: wire.Greeting{Name: fmt.Sprint("gw-", i), Incarnation: 1},
+					Sources: []header.Addr{source(i)}, Ledger: ledger, Flows: slowOwner(i), Name: "member"},
+				Dial: func(context.Context) (Stream, error) {
+					dialing, listening := grouptest.Pipe(w, waiter, nil, nil, nil)
+					return dialing, member.Accept(i, listening)
+				}}}})
+			go owner.Run(t.Context())
+		}
+		began, longest := time.Now(), time.Duration(0)
+		for slot, in := uint32(0), 0; in < owners; slot++ {
+			time.Sleep(50 * time.Millisecond)
+			asked := time.Now()
+			owner.Do(func() { ledger.Begin(slot) })
+			for v := group.Wait; v == group.Wait; {
+				time.Sleep(time.Millisecond)
+				owner.Do(func() { v = ledger.Verdict(slot) })
+			}
+			longest = max(longest, time.Since(asked))
+			member.Do(func() {
+				for in = 0; in < owners && member.InStep(in); {
+					in++
+				}
+			})
+			if time.Since(began) > time.Minute || t.Failed() {
+				t.Fatalf("after %s the member is in step with the first %d owners", time.Since(began), in)
+			}
+		}
+		t.Logf("in step with all after %s, a flow of gateway %d waited for %s", time.Since(began), other, longest)
+		if longest > 25*time.Millisecond {
+			t.Errorf("a flow of gateway %d waited for %s", other, longest)
+		}
+	})
+}

@@ -33,8 +33,9 @@ func (w Waiter) Wake() {
 // Pause waits for a time.
 func (w Waiter) Pause(d time.Duration) { time.Sleep(d) }
 
-// pipeFrames is how many frames an End of a Pipe holds that the other one has not received.
-const pipeFrames = 4
+// pipeFrames is how many frames an End of a Pipe holds that the other one has not received. The
+// buffers of a TCP connection may hold 3 MB.
+const pipeFrames = 64
 
 // ErrClosed is the error of a Pipe that has ended.
 var ErrClosed = errors.New("closed")
