@@ -199,6 +199,6 @@ func withoutEndpoint(v *pulse.VIP) string {
 		}
 		names = append(names, s.Namespace+"/"+s.Name)
 	}
-	return fmt.Sprintf("externalTrafficPolicy of %s is Local, and no endpoint on this node is ready",
+	return fmt.Sprintf("externalTrafficPolicy of %s is Local, and no endpoint for this gateway is ready",
 		strings.Join(names, ", "))
 }

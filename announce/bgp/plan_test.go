@@ -118,7 +118,7 @@ func TestPlan(t *testing.T) {
 			want: "192.0.2.7/32 ebgp[] ibgp[]"},
 		"no pool": {objects: all + "{}", vips: "203.0.113.1", why: "no pool has the address"},
 		"policy Local": {objects: all + "{}", vips: "192.0.2.7L 192.0.2.8", want: "192.0.2.8/32 ebgp[] ibgp[]",
-			why: "externalTrafficPolicy of default/vip-192.0.2.7 is Local, and no endpoint on this node is ready"},
+			why: "externalTrafficPolicy of default/vip-192.0.2.7 is Local, and no endpoint for this gateway is ready"},
 		"cordoned": {objects: all + "{localPref: 200, communities: ['64500:1']}", vips: "192.0.2.7",
 			node: announce.Node{Name: "n", Cordoned: true},
 			want: "192.0.2.7/32 ebgp[64500:1 GRACEFUL_SHUTDOWN] ibgp[local preference 0 64500:1 GRACEFUL_SHUTDOWN]",

@@ -141,6 +141,7 @@ func (r *run) buildFamily(u *unit, p *port, v6 bool, room *int, o *offers) (prob
 	f := &p.families[objects.Family(v6)]
 	var members []member
 	listed := 0
+	f.ownNode = false
 	direct := r.cfg.direct(u.service)
 	if direct || !u.service.Families[objects.Family(v6)] || *room < 0 {
 		f.merged = merged{}
@@ -148,7 +149,7 @@ func (r *run) buildFamily(u *unit, p *port, v6 bool, room *int, o *offers) (prob
 	switch {
 	case !u.service.Families[objects.Family(v6)] || *room < 0:
 	case direct:
-		members, listed, problems = r.nodeMembers(u, p, o.at[p.key()], v6)
+		members, listed, problems = r.nodeMembers(u, p, f, o.at[p.key()], v6)
 	default:
 		members, listed, problems = r.merge(u, f, o.at[p.key()], v6)
 	}

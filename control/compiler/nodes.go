@@ -70,8 +70,8 @@ func (ns *nodes) list() ([]member, map[string]int) {
 // node is the number of its ready endpoints. Without ready ones it is the number of its endpoints
 // that terminate and still serve. kube-proxy on the node chooses among the same endpoints
 // (k8s.io/kubernetes pkg/proxy/topology.go). A node without either has weight 0. listed is how many
-// endpoints the slices list, or the number of nodes if that is greater.
-func (r *run) nodeMembers(u *unit, p *port, offered []offer, v6 bool) (
+// endpoints the slices list, or the number of nodes if that is greater. It sets f.ownNode.
+func (r *run) nodeMembers(u *unit, p *port, f *familySet, offered []offer, v6 bool) (
 	members []member, listed int, problems []objects.Problem,
 ) {
 	endpoints := map[header.Addr]nodeEndpoint{}
@@ -112,6 +112,9 @@ func (r *run) nodeMembers(u *unit, p *port, offered []offer, v6 bool) (
 		if name == r.cfg.NodeName {
 			problems = append(problems, objects.Problem{Object: u.service.ID, Severity: objects.Warning,
 				Message: "some endpoints are on this gateway's own node; a direct Service does not reach them here"})
+			own := member{}
+			own.flags, own.weight = c.member()
+			f.ownNode = own.ready() || own.terminatingServing()
 			continue
 		}
 		m := &members[at[name]]

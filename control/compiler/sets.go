@@ -19,6 +19,9 @@ func (ts *tables) setSets(u *unit, p *port, f *familySet, n needs) (problems []o
 		}
 		chosen, empty, topology := choose(f.members, which == localSet, ts.scratch.refs[:0])
 		ts.scratch.refs = chosen
+		if len(chosen) == 0 && f.ownNode { // other gateways reach them
+			empty = services.EmptyDrop
+		}
 		if which == clusterSet {
 			f.topology = topology
 		}

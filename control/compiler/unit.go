@@ -61,6 +61,9 @@ type familySet struct {
 	spare   []member // the members before the last build, if many: memory for the next build
 	sets    [numSets]chosenSet
 	down    int // members that are down
+	// ownNode: the Service is direct, and this gateway's node has usable endpoints, which are not
+	// among the members.
+	ownNode bool
 	// candidates are the members that a set could give new flows to if all were up, in order; only
 	// set for a port with a check.
 	candidates []netip.AddrPort

@@ -166,15 +166,17 @@ func vipsOf(s *services.Snapshot, r *reached) (list []pulse.VIP) {
 }
 
 // addService adds the Service of a frontend, or the frontend to its Service. A Service is usable if
-// one of its ports is usable.
+// one of its ports is usable. A direct one is local if only other gateways reach its endpoints.
 func addService(v *pulse.VIP, f *services.Frontend) {
-	usable := f.Outside.Set != nil && len(f.Outside.Set.Backends) > 0
+	set := f.Outside.Set
+	usable := set != nil && len(set.Backends) > 0
+	local := f.Service.LocalExternal && (!f.Service.Direct || set != nil && set.Empty == services.EmptyDrop)
 	for i := range v.Services {
 		if s := &v.Services[i]; s.Namespace == f.Service.Namespace && s.Name == f.Service.Name {
-			s.Usable = s.Usable || usable
+			s.Usable, s.Local = s.Usable || usable, s.Local || local
 			return
 		}
 	}
 	v.Services = append(v.Services, pulse.Service{Namespace: f.Service.Namespace, Name: f.Service.Name,
-		Local: f.Service.LocalExternal && !f.Service.Direct, Usable: usable})
+		Local: local, Usable: usable})
 }

@@ -31,6 +31,7 @@ func TestVIPsOf(t *testing.T) {
 	) {
 		s := &services.Service{ID: id, Namespace: "default", Name: name, Proto: header.ProtoTCP, Port: port,
 			LocalExternal: local}
+		s.Direct = name == "direct"
 		b.SetService(s)
 		b.SetFrontend(&services.Frontend{Kind: kind, Service: s, Outside: services.Rule{Set: set},
 			Key: services.FrontendKey{Addr: header.AddrFrom(netip.MustParseAddr(addr)), Port: port,
@@ -42,6 +43,9 @@ func TestVIPsOf(t *testing.T) {
 	add(4, "mail", "192.0.2.1", 25, services.LoadBalancer, true, none)
 	add(5, "web", "192.0.2.7", 80, services.ExternalIP, false, some)
 	add(6, "web", "2001:db8::9", 80, services.LoadBalancer, false, some)
+	add(7, "direct", "192.0.2.11", 80, services.LoadBalancer, true, &services.EndpointSet{}) // no endpoint anywhere
+	add(8, "direct", "192.0.2.12", 80, services.LoadBalancer, true, &services.EndpointSet{})
+	add(9, "direct", "192.0.2.12", 81, services.LoadBalancer, true, none) // endpoints on this node
 	service := func(name string, local, usable bool) pulse.Service {
 		return pulse.Service{Namespace: "default", Name: name, Local: local, Usable: usable}
 	}
@@ -49,6 +53,8 @@ func TestVIPsOf(t *testing.T) {
 		{Address: netip.MustParseAddr("192.0.2.1"), Services: []pulse.Service{service("mail", true, false)}},
 		{Address: netip.MustParseAddr("192.0.2.9"), Services: []pulse.Service{service("mail", false, false),
 			service("web", true, true)}},
+		{Address: netip.MustParseAddr("192.0.2.11"), Services: []pulse.Service{service("direct", false, false)}},
+		{Address: netip.MustParseAddr("192.0.2.12"), Services: []pulse.Service{service("direct", true, false)}},
 		{Address: netip.MustParseAddr("2001:db8::9"), Services: []pulse.Service{service("web", false, true)}},
 	}
 	if got := vipsOf(b.Build(), nil); !reflect.DeepEqual(got, want) {

@@ -120,7 +120,11 @@ func (a *answer) localAdvice(object string) string {
 		field = "internalTrafficPolicy"
 	}
 	svc := a.x.Frontend.Service
-	if (!svc.LocalExternal || svc.Direct) && field == "externalTrafficPolicy" ||
+	if svc.Direct {
+		return "its endpoints are on this gateway's own node, where a direct Service does not reach them: send it to " +
+			"another gateway"
+	}
+	if !svc.LocalExternal && field == "externalTrafficPolicy" ||
 		!svc.LocalInternal && field == "internalTrafficPolicy" {
 		return "endpoints exist, but terminate, have weight 0, or hints for other nodes or zones: see the list"
 	}
