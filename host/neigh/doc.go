@@ -79,9 +79,10 @@
 // answered, at most 4096 of this kind are tracked, and 192 requested at a time. Of all other
 // destinations at most 1024 are tracked, and 384 requested at a time. A new one replaces the
 // destination with the oldest request, here of the prefix (/24, /64) that has the most. One prefix
-// may use half of a budget, a second one a quarter and so on; repeated requests may use half. They
-// are made after 4 s, then every 8 s. An answer ends a request, and makes room at once. Health
-// checks send without the mirror, and have a budget of their own (Mirror.Unresolved).
+// may use half of a budget, a second one a quarter and so on; new requests may use three quarters,
+// and repeated ones half. These are made after 4 s, then every 8 s. An answer ends a request, and
+// makes room at once. Health checks send without the mirror, and have a budget of their own
+// (Mirror.Unresolved).
 //
 // # Hops and generations
 //

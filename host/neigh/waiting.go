@@ -131,26 +131,45 @@ func (m *Mirror) forget(n *neighbour) {
 	delete(m.tracked, n.key)
 }
 
-// budget bounds the requests to the kernel that have no answer yet. A group may take half of the
-// part that the other groups have left: one flooded group leaves half for the others, two leave a
-// quarter. Repeated requests may take half of the budget: a new host does not wait until the hosts
-// that do not answer are forgotten.
+// budget bounds the requests to the kernel that have no answer yet. New requests (of hosts that were
+// not asked for before) may take three quarters of it, repeated ones half: a new host does not wait
+// until the hosts that do not answer are forgotten, and a host that missed its first request is
+// asked for again while new ones arrive.
 type budget struct {
+	all, new, repeated part
+	charges            []*charge // oldest first
+}
+
+// part bounds the pending requests of a kind, or all. A group may take half of what the other
+// groups have left: one flooded group leaves half for the others, two leave a quarter.
+type part struct {
 	most    int
 	pending int
 	taken   map[group]int
-	charges []*charge // oldest first
 }
 
 // charge is a request that counts against a budget until its end.
 type charge struct {
-	of    *budget
+	of    [2]*part // all, and its kind
 	group group
 	at    time.Time
 	ended bool
 }
 
-func newBudget(most int) *budget { return &budget{most: most, taken: make(map[group]int)} }
+func newBudget(most int) *budget {
+	bounded := func(most int) part { return part{most: most, taken: make(map[group]int)} }
+	return &budget{all: bounded(most), new: bounded(most - most/4), repeated: bounded(most / 2)}
+}
+
+// parts returns the parts that a request counts against.
+func (b *budget) parts(repeated bool) [2]*part {
+	if repeated {
+		return [...]*part{&b.all, &b.repeated}
+	}
+	return [...]*part{&b.all, &b.new}
+}
+
+func (p *part) allows(g group) bool { return p.taken[g] < p.most-p.pending }
 
 // allows reports whether a group may make another request.
 func (b *budget) allows(g group, repeated bool, now time.Time) bool {
@@ -158,11 +177,8 @@ func (b *budget) allows(g group, repeated bool, now time.Time) bool {
 		b.charges[0].end()
 		b.charges = b.charges[1:]
 	}
-	most := b.most
-	if repeated {
-		most /= 2
-	}
-	return b.taken[g] < most-b.pending
+	of := b.parts(repeated)
+	return of[0].allows(g) && of[1].allows(g)
 }
 
 // take is allows, but also counts the request. It returns nil if there is no room.
@@ -170,10 +186,12 @@ func (b *budget) take(g group, repeated bool, now time.Time) *charge {
 	if !b.allows(g, repeated, now) {
 		return nil
 	}
-	c := &charge{of: b, group: g, at: now}
+	c := &charge{of: b.parts(repeated), group: g, at: now}
 	b.charges = append(b.charges, c)
-	b.taken[g]++
-	b.pending++
+	for _, p := range c.of {
+		p.taken[g]++
+		p.pending++
+	}
 	return c
 }
 
@@ -183,9 +201,11 @@ func (c *charge) end() bool {
 		return false
 	}
 	c.ended = true
-	c.of.pending--
-	if c.of.taken[c.group]--; c.of.taken[c.group] == 0 {
-		delete(c.of.taken, c.group)
+	for _, p := range c.of {
+		p.pending--
+		if p.taken[c.group]--; p.taken[c.group] == 0 {
+			delete(p.taken, c.group)
+		}
 	}
 	return true
 }

@@ -192,6 +192,58 @@ func TestDeadEndpointsLeaveRoom(t *testing.T) {
 	})
 }
 
+// TestNewRequestsLeaveRoomForRepeatedOnes: during a flood of destinations that were never requested
+// before, in one prefix at a time or in many, a host that missed its first request is asked for
+// again after 4 s and 8 s.
+func TestNewRequestsLeaveRoomForRepeatedOnes(t *testing.T) {
+	for name, c := range map[string]struct{ perSecond, prefixes int }{
+		"one prefix": {128, 1}, "many prefixes": {640, 40},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
+				m.settle(500 * time.Millisecond) // between two ticks
+				for n := range 13 * c.perSecond {
+					if n%c.perSecond == 0 {
+						m.table.Resolve(addr("10.0.0.77"))
+						synctest.Wait()
+					}
+					m.flood(n%c.prefixes<<8+n/c.prefixes, 1)
+					m.settle(time.Second / time.Duration(c.perSecond))
+				}
+				if asked := k.asked(netip.MustParseAddr("10.0.0.77")); asked != 3 {
+					t.Errorf("asked %d times in 13 s, want 3", asked)
+				}
+			})
+		})
+	}
+}
+
+// TestBudget: new and repeated requests together stay within the budget and leave room to each
+// other, whichever come first.
+func TestBudget(t *testing.T) {
+	for name, repeated := range map[string]bool{"new first": false, "repeated first": true} {
+		t.Run(name, func(t *testing.T) {
+			b, now := newBudget(mostFirst), time.Now()
+			take := func(dev int32, repeated bool) (taken int) {
+				for n := range 100 {
+					g := groupOf(neighKey{dev, addr(netip.AddrFrom4([4]byte{10, 0, byte(n), 1}).String())})
+					for b.take(g, repeated, now) != nil {
+						taken++
+					}
+				}
+				return taken
+			}
+			first, second := take(1, repeated), take(2, !repeated)
+			if first+second != mostFirst || min(first, second) < mostFirst/4 {
+				t.Errorf("took %d and then %d of %d", first, second, mostFirst)
+			}
+			if b.allows(group{}, repeated, now) || !b.allows(group{}, repeated, now.Add(unansweredFor)) {
+				t.Error("the requests do not count until their end")
+			}
+		})
+	}
+}
+
 // TestManyNewBackends: endpoints that answer take no room, so 1,000 at once, in one network, are
 // looked up without delay.
 func TestManyNewBackends(t *testing.T) {
