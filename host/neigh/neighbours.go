@@ -120,8 +120,11 @@ func (m *Mirror) neighbourChanged(kn *netlink.Neigh, gone bool) bool {
 	switch {
 	case gone:
 		// The kernel removed the entry, but it did not fail: the last MAC address stays until the
-		// kernel answers a new request.
-		m.useAgain(n)
+		// kernel answers a new request. The entry of a host that has never answered goes because it
+		// does not answer, so its interval counts on.
+		if !n.waits() {
+			m.useAgain(n)
+		}
 		return true
 	case usable:
 		changed := !n.ready || n.mac != mac

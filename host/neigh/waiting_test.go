@@ -218,6 +218,27 @@ func TestNewRequestsLeaveRoomForRepeatedOnes(t *testing.T) {
 	}
 }
 
+// TestRemovedEntryOfSilentHost: when the kernel removes the failed entry of a host that has never
+// answered, the host is not asked for again before its interval is over.
+func TestRemovedEntryOfSilentHost(t *testing.T) {
+	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
+		m.settle(500 * time.Millisecond) // between two ticks
+		host := netip.MustParseAddr("10.0.0.77")
+		for second := range 13 {
+			m.table.ResolveFirst(addr(host.String()))
+			m.settle(time.Second)
+			if second%4 == 2 {
+				failed := neighbourEvent(host.String(), netlink.NUD_FAILED)
+				k.ch <- []event{{neighbourChanged, failed}, {neighbourGone, failed}}
+				synctest.Wait()
+			}
+		}
+		if asked := k.asked(host); asked != 3 {
+			t.Errorf("asked %d times in 13 s, want 3", asked)
+		}
+	})
+}
+
 // TestBudget: new and repeated requests together stay within the budget and leave room to each
 // other, whichever come first.
 func TestBudget(t *testing.T) {
