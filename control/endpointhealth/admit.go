@@ -42,24 +42,30 @@ func reserve(k objects.CheckKind) time.Duration {
 	return 4 * tcpCost // as many attempts
 }
 
-// laneKey names a lane. Passive checks have lanes of their own: they do not wait behind active
-// checks of the namespace. Endpoints whose address is unresolved have, too: others do not wait
-// behind them.
-type laneKey struct {
-	namespace           string
-	passive, unresolved bool
+// usageKey names a usage. The checks of suspected endpoints do not wait behind active checks of the
+// namespace, so they have a usage of their own.
+type usageKey struct {
+	namespace string
+	passive   bool
 }
 
-// lane holds the endpoints of a namespace whose check is due and waits for room, the earliest
-// first.
-type lane struct {
-	queue    duequeue.Queue[*endpoint]
-	waiting  int  // in queue
-	listed   bool // in Tracker.waiting
-	blocked  bool // it has no room, in this call of admit
+// usage is what the active checks of a namespace, or its passive ones, take of each bound.
+type usage struct {
 	underWay int
 	lookups  int // in Tracker.lookups
 	left     bucket
+	// resolved and unresolved order the endpoints that wait: others do not wait behind endpoints
+	// with an unresolved address.
+	resolved, unresolved lane
+}
+
+// lane holds the endpoints of a usage whose check is due and waits for room, the earliest first.
+type lane struct {
+	of      *usage
+	queue   duequeue.Queue[*endpoint]
+	waiting int  // in queue
+	listed  bool // in Tracker.waiting
+	blocked bool // it has no room, in this call of admit
 	// served is the virtual time of start-time fair queueing: the lane's processor time since it
 	// began to wait, plus Tracker.served at that time. The lane with the least is served first.
 	served time.Duration
@@ -90,13 +96,18 @@ func (t *Tracker) share(of int64) int64 {
 	return of
 }
 
-// wait puts a due endpoint into the lane of its namespace.
+// wait puts a due endpoint into a lane of its namespace.
 func (t *Tracker) wait(e *endpoint) {
-	k := laneKey{e.name.Namespace, e.passive, t.unresolved(e)}
-	l := t.lanes[k]
-	if l == nil {
-		l = &lane{}
-		t.lanes[k] = l
+	k := usageKey{e.name.Namespace, e.passive}
+	u := t.usages[k]
+	if u == nil {
+		u = &usage{}
+		u.resolved.of, u.unresolved.of = u, u
+		t.usages[k] = u
+	}
+	l := &u.resolved
+	if t.unresolved(e) {
+		l = &u.unresolved
 	}
 	e.lane = l
 	l.queue.Schedule(e, e.Due())
@@ -143,7 +154,7 @@ func (t *Tracker) admit(now time.Time, list []Start) []Start {
 			return list
 		}
 		e, _ := least.queue.First()
-		if least.blocked = !t.room(least, e, now); !least.blocked {
+		if least.blocked = !t.room(least.of, e, now); !least.blocked {
 			list = append(list, t.begin(least, e, now))
 		}
 	}
@@ -155,22 +166,22 @@ const retryAfter = 10 * time.Millisecond
 // room reports whether the first endpoint of a lane may be checked now. If so, it counts the
 // lookup.
 //
-// A lane has at most the namespace's share of MostUnderWay, and no more than is free: n namespaces
+// A usage has at most the namespace's share of MostUnderWay, and no more than is free: n namespaces
 // that take all they can leave a part of n+1 free, so that another one's checks start at once.
-func (t *Tracker) room(l *lane, e *endpoint, now time.Time) bool {
+func (t *Tracker) room(u *usage, e *endpoint, now time.Time) bool {
 	limit := cmp.Or(t.cfg.MostUnderWay, MostUnderWay)
 	share := max(int(t.share(int64(limit))), 1)
-	if l.underWay >= min(share, limit-t.underWay) {
+	if u.underWay >= min(share, limit-t.underWay) {
 		return false
 	}
 	if !e.passive { // these are bounded by mostSuspects
-		l.left.fill(time.Duration(t.share(int64(t.perSecond()))), now)
-		if t.left.left <= 0 || l.left.left <= 0 {
+		u.left.fill(time.Duration(t.share(int64(t.perSecond()))), now)
+		if t.left.left <= 0 || u.left.left <= 0 {
 			t.retry = now.Add(retryAfter)
 			return false
 		}
 	}
-	if !t.lookUp(l, e, now) {
+	if !t.lookUp(u, e, now) {
 		t.retry = now.Add(retryAfter)
 		return false
 	}
@@ -181,14 +192,14 @@ func (t *Tracker) begin(l *lane, e *endpoint, now time.Time) Start {
 	t.unqueue(e)
 	e.running, e.started = true, now
 	t.underWay++
-	l.underWay++
+	l.of.underWay++
 	t.served = max(t.served, l.served)
 	s := Start{Target: e.target, Check: e.check, Namespace: e.name.Namespace, of: e, lane: l}
 	s.reserved = reserve(e.check.Kind)
 	l.served += s.reserved
 	if !e.passive {
 		t.left.left -= s.reserved
-		l.left.left -= s.reserved
+		l.of.left.left -= s.reserved
 	}
 	return s
 }
@@ -198,25 +209,27 @@ func (t *Tracker) begin(l *lane, e *endpoint, now time.Time) Start {
 func (t *Tracker) release(s *Start, r *Result) {
 	l, unspent := s.lane, s.reserved-cmp.Or(r.Spent, CheckCost(s.Check.Kind))
 	t.underWay--
-	l.underWay--
+	l.of.underWay--
 	l.served -= unspent
 	if !s.of.passive {
 		t.left.left += max(unspent, 0) // a debt of one namespace must not stop all
-		l.left.left += unspent
+		l.of.left.left += unspent
 	}
 }
 
-// sweepLanes forgets lanes that hold nothing.
-func (t *Tracker) sweepLanes(now time.Time) {
-	for k, l := range t.lanes {
-		if l.waiting > 0 || l.underWay > 0 || l.lookups > 0 || l.listed {
+// sweepUsages forgets usages that hold nothing.
+func (t *Tracker) sweepUsages(now time.Time) {
+	for k, u := range t.usages {
+		if u.underWay > 0 || u.lookups > 0 || u.resolved.inUse() || u.unresolved.inUse() {
 			continue
 		}
-		if now.Sub(l.left.at) > bucketTime {
-			delete(t.lanes, k)
+		if now.Sub(u.left.at) > bucketTime {
+			delete(t.usages, k)
 		}
 	}
 }
+
+func (l *lane) inUse() bool { return l.waiting > 0 || l.listed }
 
 // lateFor is how long Late and DeniedSuspects name a port after its last check was late or denied,
 // so that the answer does not change with each check.
@@ -234,7 +247,7 @@ func (t *Tracker) Late(now time.Time) []Denial {
 			}
 		})
 	}
-	t.sweepLanes(now)
+	t.sweepUsages(now)
 	return lately(t.late, now)
 }
 

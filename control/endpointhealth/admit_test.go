@@ -3,6 +3,7 @@ package endpointhealth_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -65,6 +66,40 @@ func TestUnderWay(t *testing.T) {
 	s.run(2*time.Minute, nil)
 	if late := s.Late(s.now); len(late) > 0 {
 		t.Errorf("late are %v after the end of what was", late)
+	}
+}
+
+// TestLanesShareBounds: endpoints with resolved and with unresolved addresses of a namespace
+// together have its share of checks under way and of processor time.
+func TestLanesShareBounds(t *testing.T) {
+	unresolved := func(a netip.Addr) bool { return a.As4()[1] == 1 }
+	for name, c := range map[string]struct {
+		check   string
+		seconds int
+		answer  func(endpointhealth.Start) (endpointhealth.Result, time.Duration)
+		most    int // checks started
+	}{
+		"under way": {"tcp interval=10m timeout=10s", 9, silence, 50},
+		// A check costs as much as 20 of TCP: 100 a second, and 2 s from the bucket.
+		"processor time": {"http interval=1s", 20, func(endpointhealth.Start) (endpointhealth.Result, time.Duration) {
+			return endpointhealth.Result{OK: true, Spent: time.Millisecond}, time.Millisecond
+		}, 22*100 + 50},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSim(t, endpointhealth.Config{ChecksPerSecond: 4000, NamespaceShare: 50, MostUnderWay: 100,
+				Unresolved: unresolved, MostUnresolved: 1000})
+			here, away := portOf(t, "n", c.check, 300), portOf(t, "n", c.check, 300)
+			away.Service, away.Endpoints = "away", offset(away.Endpoints, netip.AddrFrom4([4]byte{10, 1, 0, 0}))
+			for _, p := range []*compiler.CheckedPort{here, away} {
+				p.Check.Interval = min(p.Check.Interval, 5*time.Second)
+			}
+			s.answer = c.answer
+			s.SetPorts([]*compiler.CheckedPort{here, away}, s.now)
+			s.run(time.Duration(c.seconds)*time.Second, nil)
+			if len(s.started) > c.most || len(s.started) < c.most/2 {
+				t.Errorf("%d checks were started, want %d at most", len(s.started), c.most)
+			}
+		})
 	}
 }
 

@@ -8,10 +8,10 @@ import (
 
 // lookup is an address on a link that a check makes the kernel ask for. Meanwhile the kernel cannot
 // remove the neighbour entry, and a full table leaves the whole node without new neighbours. So
-// Config.MostUnresolved bounds the addresses, with a share for a lane as for checks under way.
+// Config.MostUnresolved bounds the addresses, with a share for a usage as for checks under way.
 type lookup struct {
 	addr      netip.Addr
-	lane      *lane
+	of        *usage
 	at, until time.Time
 }
 
@@ -31,7 +31,7 @@ func (t *Tracker) unresolved(e *endpoint) bool {
 
 // lookUp reports whether a check may make the kernel ask for its address now, if the kernel must,
 // and counts that.
-func (t *Tracker) lookUp(l *lane, e *endpoint, now time.Time) bool {
+func (t *Tracker) lookUp(u *usage, e *endpoint, now time.Time) bool {
 	if !t.unresolved(e) {
 		return true
 	}
@@ -45,11 +45,11 @@ func (t *Tracker) lookUp(l *lane, e *endpoint, now time.Time) bool {
 		}
 	}
 	share := max(int(t.share(int64(t.cfg.MostUnresolved))), 1)
-	if l.lookups >= min(share, t.cfg.MostUnresolved-len(t.lookups)) {
+	if u.lookups >= min(share, t.cfg.MostUnresolved-len(t.lookups)) {
 		return false
 	}
-	t.lookups = append(t.lookups, lookup{e.target.Addr(), l, now, until})
-	l.lookups++
+	t.lookups = append(t.lookups, lookup{e.target.Addr(), u, now, until})
+	u.lookups++
 	return true
 }
 
@@ -59,7 +59,7 @@ func (t *Tracker) endLookups(now time.Time) {
 		if now.Before(k.until) && t.cfg.Unresolved(k.addr) {
 			return false
 		}
-		k.lane.lookups--
+		k.of.lookups--
 		return true
 	})
 }

@@ -53,7 +53,7 @@ type Tracker struct {
 	// Bounds of checks under way, see admit.go. waiting are the lanes with endpoints in their
 	// queue, left is the processor time left for all checks, served the virtual time of the lane
 	// that was served last.
-	lanes    map[laneKey]*lane
+	usages   map[usageKey]*usage
 	waiting  []*lane
 	underWay int
 	lookups  []lookup
@@ -154,7 +154,7 @@ type Start struct {
 func New(cfg Config) *Tracker {
 	return &Tracker{cfg: cfg, by: map[compiler.Endpoint]*endpoint{}, slow: map[*endpoint]bool{},
 		exempt: map[port]bool{}, change: map[compiler.Endpoint]compiler.EndpointHealth{},
-		passed: newPassive(), lanes: map[laneKey]*lane{}, late: map[port]time.Time{}}
+		passed: newPassive(), usages: map[usageKey]*usage{}, late: map[port]time.Time{}}
 }
 
 // Configure changes the configuration.
