@@ -154,8 +154,14 @@ func (t *Tracker) admit(now time.Time, list []Start) []Start {
 			return list
 		}
 		e, _ := least.queue.First()
-		if least.blocked = !t.room(least.of, e, now); !least.blocked {
+		switch {
+		case t.room(least.of, e, now):
 			list = append(list, t.begin(least, e, now))
+		case least == &least.of.resolved && t.unresolved(e): // the kernel's entry has gone meanwhile
+			t.unqueue(e)
+			t.wait(e)
+		default:
+			least.blocked = true
 		}
 	}
 }

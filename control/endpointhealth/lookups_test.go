@@ -91,6 +91,46 @@ func TestDeadEndpointsOfALink(t *testing.T) {
 	}
 }
 
+// TestEntryGoesWhileItsEndpointWaits: an endpoint whose address the kernel forgets while its check
+// waits does not keep the others of its namespace waiting.
+func TestEntryGoesWhileItsEndpointWaits(t *testing.T) {
+	known, began := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	s := newSim(t, endpointhealth.Config{ChecksPerSecond: 4000, MostUnderWay: 2, MostUnresolved: 2,
+		Unresolved: func(a netip.Addr) bool { return !known[a] }})
+	var ports []*compiler.CheckedPort
+	for i, check := range []string{"tcp interval=10s timeout=10s", "tcp interval=1s", "tcp interval=1s"} {
+		p := portOf(t, "default", check, 1)
+		p.Service = string(rune('a' + i))
+		p.Endpoints = offset(p.Endpoints, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}))
+		ports = append(ports, p)
+	}
+	dead, forgotten, good := ports[0].Endpoints[0].Addr(), ports[1].Endpoints[0].Addr(), ports[2].Endpoints[0].Addr()
+	known[forgotten], known[good] = true, true
+	s.answer = func(c endpointhealth.Start) (endpointhealth.Result, time.Duration) {
+		began[c.Target.Addr()] = true
+		if c.Target.Addr() == dead {
+			return silence(c)
+		}
+		return passes, time.Millisecond
+	}
+	s.SetPorts(ports[:1], s.now)
+	for !began[dead] { // one check at a time, and one lookup
+		s.run(10*time.Millisecond, nil)
+	}
+	s.SetPorts(ports[:2], s.now)
+	s.run(2*time.Second, nil)
+	s.SetPorts(ports, s.now)
+	s.run(4*time.Second, nil)
+	if s.Counts().Waiting != 2 {
+		t.Fatalf("%d endpoints wait, want 2", s.Counts().Waiting)
+	}
+	known[forgotten] = false
+	s.run(5*time.Second, nil) // the check ends, its lookup does not yet
+	if !began[good] || began[forgotten] {
+		t.Errorf("checks of %v began, want one of %v", began, good)
+	}
+}
+
 // TestDeadNode: a node that has failed takes the room of one address, with all of its ports.
 func TestDeadNode(t *testing.T) {
 	l := newLink(t)
