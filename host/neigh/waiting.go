@@ -131,17 +131,17 @@ func (m *Mirror) forget(n *neighbour) {
 	delete(m.tracked, n.key)
 }
 
-// budget bounds the requests to the kernel that have no answer yet. New requests (of hosts that were
-// not asked for before) may take three quarters of it, repeated ones half: a new host does not wait
-// until the hosts that do not answer are forgotten, and a host that missed its first request is
-// asked for again while new ones arrive.
+// budget bounds the requests to the kernel that have no answer yet. New requests (for hosts that
+// were not asked for before) may take three quarters of it, repeated ones half. So a new host does
+// not wait until silent hosts are forgotten, and a host that missed its first request is asked for
+// again while new ones arrive.
 type budget struct {
 	all, new, repeated part
 	charges            []*charge // oldest first
 }
 
-// part bounds the pending requests of a kind, or all. A group may take half of what the other
-// groups have left: one flooded group leaves half for the others, two leave a quarter.
+// part bounds the pending requests of a kind, or all. A group may take half of the room that other
+// groups leave: one flooded group leaves half for the others, two leave a quarter.
 type part struct {
 	most    int
 	pending int
