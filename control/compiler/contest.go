@@ -258,8 +258,8 @@ func youngestNote(s *objects.Service) string {
 // notAnEndpoint returns why an address cannot be an endpoint of a unit: packets to it would come
 // back to the gateway. It returns "" if it can be one. Addresses of this node are allowed, except
 // for the ports that the operator denies: the kernel delivers packets to them, as for a
-// host-network pod. A node may have any address, so the tunnel's port is refused at all. An
-// external IP rules out endpoints in its own namespace only: otherwise the
+// host-network pod. A node may have any address, so the tunnel's port is refused at all
+// addresses. An external IP rules out endpoints in its own namespace only: otherwise the
 // author of a Service could remove any endpoint (CVE-2020-8554).
 func (c *contest) notAnEndpoint(u *unit, a header.Addr, port uint16, proto uint8) string {
 	o, ours := c.addrs.own[a]

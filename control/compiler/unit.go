@@ -130,8 +130,8 @@ func (u *unit) kindOf(k services.FrontendKey) services.FrontendKind {
 	return u.claims[i].kind
 }
 
-// eachPort calls f for the ports of the slices that the unit was built with, some of them again and
-// again.
+// eachPort calls f for each port of each slice that the unit was built with. A port may occur in
+// many slices.
 func (u *unit) eachPort(f func(endpointPort)) {
 	for _, s := range u.usedBy {
 		for _, p := range s.Ports {

@@ -49,7 +49,7 @@ type usageKey struct {
 	passive   bool
 }
 
-// usage is what the active checks of a namespace, or its passive ones, take of each bound.
+// usage has how much of each bound the active checks, or the passive checks, of a namespace take.
 type usage struct {
 	underWay int
 	lookups  int // in Tracker.lookups

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// lookup is an address on a link that a check makes the kernel ask for. Meanwhile the kernel cannot
-// remove the neighbour entry, and a full table leaves the whole node without new neighbours. So
-// Config.MostUnresolved bounds the addresses, with a share for a usage as for checks under way.
+// lookup is an address on a link that the kernel resolves because of a check. Until it has ended,
+// the kernel cannot remove the neighbour entry, and a full table leaves the whole node without new
+// neighbours. So Config.MostUnresolved bounds the lookups, with a share for each usage.
 type lookup struct {
 	addr      netip.Addr
 	of        *usage
@@ -16,9 +16,9 @@ type lookup struct {
 }
 
 const (
-	// askedFor is how long the kernel asks for an address that does not answer: 3 s (mcast_solicit
-	// times retrans_time_ms), and its timers are late.
-	askedFor = 3500 * time.Millisecond
+	// lookupTime is how long the kernel tries to resolve an address that does not answer: 3 s
+	// (mcast_solicit times retrans_time_ms), and its timers are late.
+	lookupTime = 3500 * time.Millisecond
 	// sharedFor is how long other checks of an address need no lookup of their own: a node that has
 	// failed has many endpoints. It ends before the kernel's attempts do, so that every address has
 	// its turn.
@@ -29,13 +29,13 @@ func (t *Tracker) unresolved(e *endpoint) bool {
 	return t.cfg.Unresolved != nil && t.cfg.Unresolved(e.target.Addr())
 }
 
-// lookUp reports whether a check may make the kernel ask for its address now, if the kernel must,
-// and counts that.
+// lookUp reports whether a check may begin although the kernel may have to resolve its address, and
+// counts the lookup.
 func (t *Tracker) lookUp(u *usage, e *endpoint, now time.Time) bool {
 	if !t.unresolved(e) {
 		return true
 	}
-	until := now.Add(e.check.Timeout + askedFor) // a check sends until its timeout
+	until := now.Add(e.check.Timeout + lookupTime) // a check sends until its timeout
 	for i := range t.lookups {
 		if k := &t.lookups[i]; k.addr == e.target.Addr() && now.Sub(k.at) < sharedFor {
 			if until.After(k.until) {
@@ -53,7 +53,7 @@ func (t *Tracker) lookUp(u *usage, e *endpoint, now time.Time) bool {
 	return true
 }
 
-// endLookups ends the lookups that are answered, or that the kernel has given up.
+// endLookups removes the lookups whose address is resolved or whose time is over.
 func (t *Tracker) endLookups(now time.Time) {
 	t.lookups = slices.DeleteFunc(t.lookups, func(k lookup) bool {
 		if now.Before(k.until) && t.cfg.Unresolved(k.addr) {

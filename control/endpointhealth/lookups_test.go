@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/control/endpointhealth"
 )
 
-// link is the link of a sim: the kernel asks for each address for 3 s, unless a host has it.
+// link is a simulated link: the kernel tries to resolve an address for 3 s, unless a host has it.
 type link struct {
 	*sim
 	hosts, known map[netip.Addr]bool
@@ -44,7 +44,7 @@ func newLink(t *testing.T) *link {
 
 // TestDeadEndpointsOfALink: endpoints that no host of a link has leave room in the kernel's
 // neighbour table, however many a namespace invents, and delay neither other namespaces nor the
-// namespace's own endpoints that are there. All of them are checked.
+// namespace's own endpoints on existing hosts. Each endpoint is checked.
 func TestDeadEndpointsOfALink(t *testing.T) {
 	l := newLink(t)
 	dead := portOf(t, "hostile", "tcp interval=1s", 1800)
@@ -72,10 +72,10 @@ func TestDeadEndpointsOfALink(t *testing.T) {
 	l.run(20*time.Second, nil)
 	l.SetPorts([]*compiler.CheckedPort{dead, own, honest}, l.now)
 	l.run(2*time.Minute, nil)
-	t.Logf("the kernel asks for %d addresses at a time; %d were checked, the others each %v at most", l.most,
+	t.Logf("the kernel resolves %d addresses at a time; %d were checked, the others each %v at most", l.most,
 		len(checked), slowest)
 	if l.most == 0 || l.most > mostUnresolved {
-		t.Errorf("the kernel asks for %d addresses at a time, want %d at most", l.most, mostUnresolved)
+		t.Errorf("the kernel resolves %d addresses at a time, want %d at most", l.most, mostUnresolved)
 	}
 	if len(checked) != 1900 {
 		t.Errorf("%d endpoints were checked, want all 1,900", len(checked))

@@ -23,8 +23,8 @@ const (
 	// unreturnedFor is the time after which an endpoint that gets no more flows is no longer
 	// reported by Unreturned.
 	unreturnedFor = 10 * time.Minute
-	// maxChecking bounds the endpoints that are checked by suspicion at a time. Those that are down
-	// stay among them.
+	// maxChecking bounds the endpoints that are checked by suspicion at a time. Endpoints that
+	// are down count, too.
 	maxChecking = 1024
 )
 

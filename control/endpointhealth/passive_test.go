@@ -280,7 +280,7 @@ func TestSuspectedEndpointGoes(t *testing.T) {
 
 // TestUnreturned: an endpoint of a routed Service that accepts checks, and from which no client
 // gets an answer, is reported until a client gets one. It stays up. Endpoints of other Services,
-// ones that are down and ones that answer are not reported.
+// endpoints that are down and endpoints that answer are not reported.
 func TestUnreturned(t *testing.T) {
 	for _, tt := range []struct {
 		name             string

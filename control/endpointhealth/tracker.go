@@ -24,7 +24,7 @@ type Config struct {
 	// MostUnderWay bounds the checks under way, of all namespaces; 0 stands for the constant of the
 	// same name. One namespace may have NamespaceShare percent of this bound.
 	MostUnderWay int
-	// Unresolved reports whether a check of an address makes the kernel ask for it on a link. At
+	// Unresolved reports whether the kernel must resolve an address on a link before a check. At
 	// most MostUnresolved such addresses are checked at a time; one namespace may have
 	// NamespaceShare percent of this bound. nil: no bound.
 	Unresolved     func(netip.Addr) bool
@@ -74,7 +74,7 @@ type Counts struct {
 	Suspected, Cleared uint64
 	// Checked are the endpoints with an active check now. Down are the endpoints that are down by
 	// any check. Unchecked are the endpoints that have no place in ChecksPerSecond, and the
-	// suspicious ones that have no room.
+	// suspicious endpoints that have no room.
 	Checked, Down, Unchecked int
 	// Waiting are the endpoints whose check is due and has no room yet.
 	Waiting int

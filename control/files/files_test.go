@@ -354,7 +354,7 @@ func TestOthersMayWrite(t *testing.T) {
 	r.want("the directory's owner alone", "10.0.0.1 10.0.0.2")
 }
 
-// TestAnyOwner: a program that only displays manifests reads those that others can write.
+// TestAnyOwner: a program that only displays manifests also reads files that other users can write.
 func TestAnyOwner(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(service("a", "10.0.0.1")), 0o600); err != nil {

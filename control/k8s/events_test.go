@@ -166,8 +166,8 @@ func TestEventOfLongName(t *testing.T) {
 		func() bool { return written(t, s, "InvalidObject", "EndpointSlice/"+bad.Name) == 1 })
 }
 
-// TestEventsOfOtherParts: a Problem that another part of the gateway reports is an Event of its
-// object, whatever the part; one of an object from a file is not. A health check node port has
+// TestEventsOfOtherParts: Problems that other parts of the gateway report become Events of their
+// objects, unless the object is from a file. The Event about a health check node port has
 // kube-proxy's reason.
 func TestEventsOfOtherParts(t *testing.T) {
 	t.Parallel()

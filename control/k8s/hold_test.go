@@ -247,7 +247,7 @@ func (s *stage) waits() (n int) {
 	return n
 }
 
-// mustCount compares what is counted of each Service with all its slices.
+// mustCount fails the test if the counts of a Service differ from a count of its slices.
 func (s *stage) mustCount() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

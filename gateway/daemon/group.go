@@ -73,8 +73,8 @@ func (d *Daemon) endCopies(node string) error {
 	return err
 }
 
-// leaveGroup notes that no flow stays for a next process. If this one is killed before the table is
-// removed, endCopies ends the copies in it, and so other gateways are told after that.
+// leaveGroup notes that no flow stays for a next process, and then tells the other gateways. If
+// this process is killed before it has removed the table, endCopies ends the copies in the table.
 func (d *Daemon) leaveGroup() error {
 	if d.group == nil {
 		return nil
@@ -245,7 +245,7 @@ func memberView(m *members.Member, ended string) status.GroupMemberView {
 		list = append(list, fmt.Sprint("it has refused flows of this gateway: ", m.Refused, why))
 	}
 	if m.HasIts && m.RefusedIts > 0 {
-		list = append(list, fmt.Sprint("this gateway has refused flows of it: ", m.RefusedIts, why))
+		list = append(list, fmt.Sprint("this gateway has refused its flows: ", m.RefusedIts, why))
 	}
 	return status.GroupMemberView{Name: m.Name, Address: m.Address, HasOurFlows: m.HasOurs && m.Refused == 0,
 		WeHaveItsFlows: m.HasIts && m.RefusedIts == 0, Copies: m.Copies, Lag: m.Lag,

@@ -63,7 +63,7 @@ func TestMemberView(t *testing.T) {
 		{members.Member{HasOurs: true, HasIts: true, Refused: 3}, "", status.GroupMemberView{WeHaveItsFlows: true,
 			Error: "it has refused flows of this gateway: 3, for lack of room or for flows of its own"}},
 		{members.Member{HasOurs: true, HasIts: true, RefusedIts: 4}, "", status.GroupMemberView{HasOurFlows: true,
-			Error: "this gateway has refused flows of it: 4, for lack of room or for flows of its own"}},
+			Error: "this gateway has refused its flows: 4, for lack of room or for flows of its own"}},
 	} {
 		if got := memberView(&c.m, c.ended); got != c.want {
 			t.Errorf("%+v: %+v, want %+v", c.m, got, c.want)

@@ -249,13 +249,13 @@ func (c *Copies) forgetRefused() {
 	}
 }
 
-// replaced ends the copy in record n, of whose slot another record or a Clear has come, and returns
-// the age of its last datagram. But a copy that was not told on the present stream loses its slot
-// only: the owner may have a table of another size, where the flow has another slot. The flow's own
-// record or AllDone is still to come.
+// replaced is called when another record or a Clear has arrived for the slot of the copy in record
+// n. It ends the copy, and returns the age of its last datagram. A copy that is not current only
+// loses its slot: the owner may have a table of another size, in which the flow has another slot.
+// Then the flow's own record, or AllDone, is still to come.
 func (c *Copies) replaced(n uint32) Age {
 	e := c.index[n]
-	if n == 0 || c.told(e) {
+	if n == 0 || c.current(e) {
 		return c.remove(n)
 	}
 	c.Ended(n)
@@ -276,14 +276,14 @@ func (c *Copies) remove(n uint32) Age {
 // owner knows its own sightings only.
 const maxSeen = 1 << 16
 
-// told reports whether the owner has sent the record of a copy on the present stream. So it numbers
-// the flow as the copy's entry does, also while it sends the records of other flows.
-func (c *Copies) told(e entry) bool { return e.word == c.pass<<entryPass|entryPresent|c.owner }
+// current reports whether the owner has sent the record of a copy on the present stream. If so, the
+// flow has the slot of the copy's entry, also while the records of other flows are sent.
+func (c *Copies) current(e entry) bool { return e.word == c.pass<<entryPass|entryPresent|c.owner }
 
-// Seen notes that packets have changed the copy in record n. What has changed before the owner sent
-// its record on the present stream is noted by Put.
+// Seen notes that packets have changed the copy in record n. Put notes changes from before the
+// owner sent its record on the present stream.
 func (c *Copies) Seen(n uint32) {
-	if c.told(c.index[n]) && len(c.seen) < maxSeen {
+	if c.current(c.index[n]) && len(c.seen) < maxSeen {
 		c.seen = append(c.seen, n)
 	}
 }
@@ -293,7 +293,7 @@ func (c *Copies) Sightings(to []Sighting, max int) []Sighting {
 	n := min(len(c.seen), max)
 	for _, at := range c.seen[:n] {
 		e := c.index[at]
-		if !c.told(e) {
+		if !c.current(e) {
 			continue
 		}
 		if s := c.store.Sight(at); s.State != conn.None {

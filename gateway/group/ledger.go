@@ -95,9 +95,10 @@ type Config struct {
 	Window int // messages that may be sent to a member before one is acknowledged; 0 is DefaultWindow
 }
 
-// DefaultWindow bounds how many messages a beat follows on a stream: a member that gets everything
-// anew from seven owners must read those of all within a lease, although one may take 2 us. It also
-// bounds the memory of a stream to a member that reads slowly: 12 bytes a message.
+// DefaultWindow bounds how many messages can be ahead of a beat on a stream: during a
+// resynchronisation with seven owners a member must read the messages of all within a lease,
+// although one may take 2 us. It also bounds the memory of a stream to a member that reads slowly:
+// 12 bytes a message.
 const DefaultWindow = 1 << 12
 
 // NewLedger returns the ledger of an owner that has no flows. complete says that no member can have

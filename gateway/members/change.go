@@ -90,8 +90,8 @@ func (m *Members) free() {
 	}
 }
 
-// endedAfter is how long a gateway that has said that it leaves no flows must be silent, to have
-// ended: the next process of a restart opens its streams earlier.
+// endedAfter is how long a gateway must be silent after ErrLeft before it counts as ended. After a
+// restart the next process opens its streams earlier.
 const endedAfter = 30 * time.Second
 
 // Ended reports whether a gateway has ended its streams because its process stops and leaves no

@@ -93,14 +93,15 @@ func (m *Members) openAddresses(ctx context.Context) {
 }
 
 // joins reports whether no other gateway has accepted this process for longer than a moment. If one
-// has, a later incarnation is of a process that has replaced this one, which must stay refused.
+// has, a later incarnation belongs to a process that has replaced this one: this one must stay
+// refused.
 func (m *Members) joins() bool {
 	const moment = 10 * time.Second // other gateways may know several incarnations
 	at := m.joined.Load()
 	return at == 0 || now()-at < int64(moment)
 }
 
-// raise takes a higher incarnation than another gateway knows, and begins all streams anew.
+// raise takes a higher incarnation than another gateway knows, and begins new streams with all.
 func (m *Members) raise(above uint64) error {
 	if raised, err := m.sources.Raise(above); !raised {
 		return err

@@ -100,7 +100,7 @@ const (
 	// staleRank is added to the rank of a gateway that is not in step with the owner: it comes
 	// after all that are.
 	staleRank = 8
-	// lostRank is the rank of an owner that lacks some of its flows: it comes after all of these.
+	// lostRank is the rank of an owner that lacks some of its flows. It is after all stale ranks.
 	lostRank = 2 * staleRank
 )
 

@@ -46,7 +46,7 @@ type device struct {
 
 var devices = [...]device{{"sluice-dsr", net.IPv4zero}, {"sluice-dsr6", net.IPv6zero}}
 
-// probeName is the name of a device that shows whether the one of the tunnel can be had.
+// probeName is the name of a device that is made to test whether the tunnel's device can be made.
 const probeName = "sluice-dsr-try"
 
 // dummy is the address of each device. Its scope keeps it from being chosen as a source elsewhere.
@@ -102,9 +102,9 @@ func (d *device) apply(t vxlan.Tunnel) (did string, err error) {
 	return fmt.Sprintf("device %s: VXLAN %d, UDP port %d", d.name, t.VNI, t.Port), nil
 }
 
-// probe makes a device beside the present one, which it leaves as it is, with the VNI and port of
-// the wanted one, and removes it again. It has a MAC address that nobody sends to. It does nothing
-// if no device must be made, or if the present one is in the way of another one.
+// probe makes a device with the VNI and port of the wanted one, and removes it. The present device
+// stays as it is. The probe's MAC address receives no packets. probe does nothing if no device must
+// be made, or if the present one prevents another one.
 func (d *device) probe(t vxlan.Tunnel) error {
 	link, err := d.find()
 	if err != nil || d.v6() && !hasIPv6() || link != nil && (d.differs(link, t) == "" || d.blocks(link, t)) {

@@ -1134,9 +1134,9 @@ func (l *lab) at(id int, c *connection, do func(h *flowtable.Handle, r flowtable
 	})
 }
 
-// TestLateSighting: the owner learns of what has passed another gateway while it did not reach that
-// one, although the records of its flows take several frames: the proof of a handshake, an RST, and
-// data after an RST.
+// TestLateSighting: the owner learns which packets passed another gateway while the two were not
+// connected (the proof of a handshake, an RST, and data after an RST), although the records of its
+// flows take several frames.
 func TestLateSighting(t *testing.T) {
 	lateSighting := func(killed bool) func(*testing.T) {
 		return func(t *testing.T) {

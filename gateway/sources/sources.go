@@ -150,8 +150,9 @@ func (s *Sources) saveTable(own []netip.Addr) error {
 	return nil
 }
 
-// Raise makes the incarnation higher than one that another gateway knows: the disk of the earlier
-// ones is lost, and the clock was behind when this one began. It reports whether it has changed it.
+// Raise makes the incarnation higher than one that another gateway knows: the disk with the earlier
+// incarnations is lost, and the clock was behind at the start. It reports whether it has changed
+// the incarnation.
 func (s *Sources) Raise(above uint64) (raised bool, err error) {
 	s.saving.Lock()
 	defer s.saving.Unlock()

@@ -71,17 +71,17 @@
 // answers the new request.
 //
 // Senders with invented addresses cause packets to as many destinations on a link, and an author of
-// EndpointSlices has as many endpoints. The kernel asks for each for 3 s, cannot remove its entry
-// meanwhile, and with 1024 entries (gc_thresh3) refuses every new neighbour of the node. So
-// requests that have no answer yet have budgets, which together leave a quarter of that table.
-// Workers have two queues of requests. First requests are for backends, for clients of established
-// connections and for destinations that were resolved before; of destinations that have never
-// answered, at most 4096 of this kind are tracked, and 192 requested at a time. Of all other
+// EndpointSlices can invent as many endpoints. The kernel tries to resolve each for 3 s, cannot
+// remove its entry meanwhile, and with 1024 entries (gc_thresh3) refuses every new neighbour of the
+// node. So requests that have no answer yet have budgets, which together leave a quarter of that
+// table. Workers have two queues of requests. First requests are for backends, for clients of
+// established connections and for destinations that were resolved before; of destinations that have
+// never answered, at most 4096 of this kind are tracked, and 192 requested at a time. Of all other
 // destinations at most 1024 are tracked, and 384 requested at a time. A new one replaces the
 // destination with the oldest request, here of the prefix (/24, /64) that has the most. One prefix
 // may use half of a budget, a second one a quarter and so on; new requests may use three quarters,
-// and repeated ones half. These are made after 4 s, then every 8 s. An answer ends a request, and
-// makes room at once. Health checks send without the mirror, and have a budget of their own
+// and repeated requests half. A request is repeated after 4 s, then every 8 s. An answer ends it,
+// and makes room at once. Health checks send without the mirror, and have a budget of their own
 // (Mirror.Unresolved).
 //
 // # Hops and generations

@@ -85,8 +85,8 @@ type Mirror struct {
 	known      usableNeighbours        // shared
 	tracked    map[neighKey]*neighbour // gateways, and neighbours that workers requested
 	waiting    waiting                 // tracked neighbours that have never answered
-	first      *budget                 // of requests to the kernel for first requests
-	unknown    *budget                 // of its other ones for waiting hosts
+	first      *budget                 // bounds first requests
+	unknown    *budget                 // bounds other requests for waiting hosts
 	full       tableFull               // reported
 	forgotAt   time.Time               // last call of forgetHosts
 	rules      []string                // warnings: policy rules that the mirror ignores

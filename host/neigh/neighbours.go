@@ -37,8 +37,8 @@ type neighbour struct {
 const (
 	// retryInterval is the interval of requests for a neighbour that does not answer.
 	retryInterval = time.Second
-	// silentInterval is the first such interval for one that has never answered: the kernel itself
-	// asks three times in 3 s. Later ones are twice as long.
+	// silentInterval is the first interval for a neighbour that has never answered: the kernel
+	// itself asks three times in 3 s. Later intervals are twice as long.
 	silentInterval = 4 * time.Second
 	// usesPerTick bounds the calls of kernel.use and kernel.verify together in one second. If more
 	// neighbours are in use than it allows in a VerifyInterval (2560), each is verified less often.

@@ -15,8 +15,8 @@ const (
 	maxFirst = 4096
 )
 
-// Bounds of the addresses that the kernel asks for without an answer. Meanwhile it cannot remove
-// their entries. With 1024 entries (gc_thresh3) it refuses every new neighbour of the node, for any
+// Bounds of the addresses that the kernel is resolving. Until that ends it cannot remove their
+// entries. With 1024 entries (gc_thresh3) it refuses every new neighbour of the node, for any
 // program. All three bounds together take three quarters.
 const (
 	// mostUnknown is for destinations that only packets name.
@@ -26,7 +26,7 @@ const (
 	// MostChecked is for health checks, whose requests do not pass the mirror (Unresolved).
 	MostChecked = 192
 
-	// unansweredFor is how long a request counts: the kernel asks for 3 s (mcast_solicit times
+	// unansweredFor is how long a request counts: the kernel tries for 3 s (mcast_solicit times
 	// retrans_time_ms), and its timers are late.
 	unansweredFor = 3500 * time.Millisecond
 )

@@ -46,9 +46,9 @@ func (w *Ways) To(a netip.Addr) Way {
 	return w.wayOf(t, prefix.Bits() == 0)
 }
 
-// Unresolved reports whether a packet of this host to an address makes the kernel ask for it on a
-// served link: the address itself is there, and the kernel does not have its MAC address. Safe for
-// any goroutine.
+// Unresolved reports whether the kernel must resolve an address on a served link before this host
+// can send to it: the address is on the link, and the kernel does not have its MAC address. Safe
+// for any goroutine.
 func (m *Mirror) Unresolved(a netip.Addr) bool {
 	w := m.Ways()
 	if w == nil {

@@ -63,8 +63,8 @@ const (
 	mostPause = 2 * time.Millisecond
 )
 
-// turn is how long Run reads a stream, or writes to it, before it looks at the others. A frame of
-// everything anew takes one or two.
+// turn is how long Run reads a stream, or writes to it, before it looks at the others. A frame
+// of a resynchronisation takes one or two.
 const turn = time.Millisecond
 
 // Peer is another gateway.
@@ -125,8 +125,8 @@ var (
 	errLease    = errors.New("the lease has run out: the stream begins anew")
 	errSilent   = errors.New("the gateway sends nothing")
 	errRemoved  = errors.New("the gateway was removed from the group")
-	// ErrStopped is the reason that other gateways are told when Run ends, and ErrLeft the reason
-	// after Leave.
+	// ErrStopped is the reason that Run sends to other gateways when it ends, or ErrLeft after
+	// Leave.
 	ErrStopped = errors.New("the gateway stops, and its flows stay for its next process")
 	ErrLeft    = errors.New("the gateway stops")
 )
@@ -157,8 +157,8 @@ func (x *Exchange) Add(i int, of Peer) {
 // Remove ends the streams of a peer, if there is one with the number. Do must be the caller.
 func (x *Exchange) Remove(i int) { x.remove(i, errRemoved) }
 
-// Replace begins the streams with a peer anew. SYN-ACKs wait for it as after Inherit. Do must be
-// the caller.
+// Replace ends the streams with a peer and begins new ones. SYN-ACKs wait for it as after Inherit.
+// Do must be the caller.
 func (x *Exchange) Replace(i int, of Peer) {
 	x.remove(i, errReplaced)
 	x.Add(i, of)
