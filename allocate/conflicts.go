@@ -97,14 +97,14 @@ func (c *controller) wrote(s *corev1.Service) {
 	f.last = outcomeOf(s)
 }
 
-// fought reports whether another client writes a Service's status repeatedly.
-func (c *controller) fought(key string, now time.Time) bool {
+// inConflict reports whether another client writes a Service's status repeatedly.
+func (c *controller) inConflict(key string, now time.Time) bool {
 	f := c.conflicts[key]
 	return f != nil && f.count >= patientWrites && now.Sub(f.at) <= f.pause()+peace
 }
 
-// reportFight reports the client that also writes a Service's status, in the log and an Event.
-func (c *controller) reportFight(ctx context.Context, s *corev1.Service) {
+// reportConflict reports the client that also writes a Service's status, in the log and an Event.
+func (c *controller) reportConflict(ctx context.Context, s *corev1.Service) {
 	who := c.rival(ctx, s)
 	note := fmt.Sprintf("%s also writes this Service's addresses, and they change again and again: let only one of "+
 		"the two serve it (spec.loadBalancerClass, or the other's configuration). Until then it is "+

@@ -264,7 +264,7 @@ func (c *controller) process(ctx context.Context, key string) error {
 		return nil
 	}
 	if report {
-		c.reportFight(ctx, s)
+		c.reportConflict(ctx, s)
 	}
 	return c.write(ctx, next)
 }
@@ -363,7 +363,7 @@ func (c *controller) allocate(
 func (c *controller) report(s *corev1.Service, r pools.Result) {
 	key, text := pools.KeyOf(s), withoutLeader(condition(r, "").Message)
 	before, known := c.reported[key]
-	if before == text && known || c.fought(key, time.Now()) {
+	if before == text && known || c.inConflict(key, time.Now()) {
 		return
 	}
 	c.reported[key] = text
@@ -423,7 +423,7 @@ func (c *controller) account(s, after *corev1.Service, err error) error {
 		c.wake()
 		return nil
 	case apierrors.IsConflict(err):
-		c.counts.conflicts++ // unknownWrites end when the cache shows the new version
+		c.counts.conflicts++ // allocate releases the unknown writes when the cache has the new version
 	case refused(err):
 		c.counts.failed++
 		c.log.Warn("a Service's status cannot be written", "service", key, "error", err)

@@ -530,7 +530,7 @@ func TestOthersGiveUpAddresses(t *testing.T) {
 	}
 }
 
-// A doubt ends when the Service has a new version.
+// The addresses of an unknown write are released when the Service has a new version.
 func TestDoubtEnds(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*corev1.Service){

@@ -160,7 +160,7 @@ func (m *impairment) see(why string, now time.Time) {
 	}
 }
 
-// forgotten reports whether a VIP has been well for so long that its history can be dropped.
+// forgotten reports whether a VIP has been unimpaired for so long that its history can be dropped.
 func (m *impairment) forgotten(now time.Time) bool {
 	return !m.reported && !m.inForce && now.Sub(m.changed) >= impairedAfter &&
 		(m.ended.IsZero() || now.Sub(m.ended) >= resetAfter)

@@ -99,15 +99,15 @@ func (w *Worker) classify(ref flowtable.Ref, side flowtable.Side, p *packet) dec
 	return class
 }
 
-// limitedAgain is decide.Planner.LimitedAgain for a flow that may not be bound.
+// limitedAgain binds a flow, and then returns decide.Planner.LimitedAgain.
 func (w *Worker) limitedAgain(p *packet, ref flowtable.Ref) reason.Drop {
 	w.planner.Bind(ref)
 	return w.planner.LimitedAgain(ref, &p.Tuple)
 }
 
-// replaced returns why the flow of a client's packet ends that opens a new one. A SYN or INIT opens
-// a connection that was over. The node of another packet is gone, and a datagram's backend does not
-// serve any more, or its frontend has another owner.
+// replaced returns why the old flow ends when a client's packet opens a new one. A SYN or INIT
+// replaces a connection that was over. Any other packet replaces a flow whose node is gone, whose
+// backend no longer serves, or whose frontend has another owner.
 func replaced(p *packet) flowtable.End {
 	if p.opensConnection() {
 		return flowtable.EndReopened

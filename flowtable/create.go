@@ -290,7 +290,7 @@ func (h *Handle) end(a *arena, i uint32, m conn.Meta, why End, hashes *[2]uint64
 		dead = m.Hold()
 	}
 	now := h.now.Ticks()
-	if until := h.t.restsUntil(m, now); until.Since(now) > 0 && !h.Direct(a.ref(i)) {
+	if until := h.t.restsUntil(m, now); until.Since(now) > 0 && !a.direct(i) {
 		h.t.restingOf(m.Proto()).begin(hashes[ReplySide], until)
 	}
 	if tracked { // before the flow is seen as held: who finds it ended must find its port counted

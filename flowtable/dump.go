@@ -99,7 +99,7 @@ func (h *Handle) info(a *arena, i uint32, now Ticks, out *Info) bool {
 		mark := h.t.mark(a, i).Load()
 		out.Tracked, out.CopyOf = mark&markTracked != 0, ownerOf(mark)
 	}
-	if out.Direct = h.Direct(out.Ref); out.Direct {
+	if out.Direct = a.direct(i); out.Direct {
 		out.Mark, out.Fin = h.Mark(out.Ref), m.FinOneSided()
 	}
 	out.Reset = m.Reset() && !out.Fin

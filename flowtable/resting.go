@@ -101,8 +101,8 @@ func (t *Table) restingOf(proto uint8) *resting { return &t.resting[b2i(header.S
 func (r *resting) at(hash uint64) *atomic.Uint32 { return &r.words[hash%uint64(len(r.words))] }
 
 // begin makes a key rest until a tick. It must be called before the swap that ends the flow, or
-// that releases its port: the key is free from then on. If the swap fails, the port of the flow
-// rests too long when it ends.
+// that releases its port: the key is free from then on. If the swap fails, the key
+// rests although the flow still has the port, and may rest too long after the flow's end.
 func (r *resting) begin(hash uint64, until Ticks) {
 	raise(r.at(hash), until)
 	raise(&r.latest, until)

@@ -12,8 +12,8 @@ import (
 // it: a program that does not know the bit takes the flow's protocol for one that it does not
 // know. conn.Meta.Held did not change it: such a program drops the record as a pending one.
 // conn.Meta.Timed did not change it: packets of such a flow do not pass the plain path of a program
-// that does not know the note. The hash of NodeMark did not change it: a flow whose mark is of no
-// node goes to the node of the hash.
+// that does not know the note. The hash in NodeMark did not change it: if no node
+// has a flow's mark, the flow gets the node that the scheduler's hash selects.
 const headVersion = 3
 
 // readerOf returns a function that converts meta, the first word of a record, from a table of the

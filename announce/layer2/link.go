@@ -216,8 +216,8 @@ func (l *link) step(now time.Time) time.Time {
 	return next
 }
 
-// send sends frames until the link ends, or one gets no space in time: the rest of 400 frames would
-// take 8 s then, without hellos. Announcements have later rounds.
+// send sends frames. It stops when the link ends, or when a frame gets no space within sendTimeout:
+// 400 such frames would take 8 s, without hellos. Announcements are repeated in later rounds.
 func (l *link) send(list []outFrame) {
 	for i, f := range list {
 		select {
@@ -353,7 +353,7 @@ func (l *link) goodbye() {
 			l.count.sent++
 		}
 		l.mu.Unlock()
-		for _, f := range out { // the link has ended, for send
+		for _, f := range out { // not by l.send, which stops when the link has ended
 			if err := l.transmit(f); err != nil {
 				l.failed(1)
 			}

@@ -98,9 +98,9 @@ type Speaker struct {
 
 	mu     sync.Mutex // guards the fields below
 	links  map[string]*link
-	ending map[string]bool // names of links that end; a new one of the name must not begin meanwhile
+	ending map[string]bool // names of links that are ending; no new link has such a name
 	plan   *Plan
-	ended  sync.WaitGroup // of ending
+	ended  sync.WaitGroup // for the goroutines that end links
 }
 
 // New returns a speaker without links.
@@ -207,7 +207,7 @@ func (s *Speaker) replace(p *Plan, interfaces []Interface) {
 		l, begins := s.links[name], false
 		if l == nil {
 			if s.ending[name] {
-				continue // the end of the link makes another call
+				continue // replace is called again when the old link has ended
 			}
 			var err error
 			if l, err = newLink(name, &s.config, &s.incarnations, s.keys, s.changed.Raise); err != nil {

@@ -81,9 +81,9 @@ type VIP struct {
 type Service struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Local: externalTrafficPolicy is Local; with direct return, only if the endpoints are on this
-	// node, which only other gateways reach. Usable: new connections to the VIP find an endpoint,
-	// with policy Local one on this node and with direct return one on another node.
+	// Local: externalTrafficPolicy is Local. A Service with direct return is Local only if all its
+	// endpoints are on this node: only other gateways reach them. Usable: new connections to the
+	// VIP find an endpoint, with policy Local on this node, with direct return on another node.
 	Local  bool `json:"local,omitempty"`
 	Usable bool `json:"usable"`
 	// Impaired is why new connections are likely to fail here but perhaps not at another gateway:

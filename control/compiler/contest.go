@@ -22,8 +22,8 @@ type contest struct {
 	winners map[services.FrontendKey]*unit
 	// stale are units whose problems name a unit that has lost the frontend since (refresh).
 	stale map[*unit]bool
-	// behind are the units whose endpoints at unit.moved must be read again. A run builds units of
-	// turn endpoints, if there are so many; all if turn is 0.
+	// behind are the units whose endpoints at unit.moved must be read again. A run builds some of
+	// them, with about turn endpoints in all. If turn is 0, it builds all.
 	behind map[*unit]bool
 	turn   int
 }
@@ -124,7 +124,7 @@ func (c *contest) setBehind(u *unit, k services.FrontendKey) {
 	c.behind[u] = true
 }
 
-// A turn has about turnEndpoints endpoints. To build a unit costs as much as leastBehind.
+// A turn has about turnEndpoints endpoints. A unit counts as leastBehind more than it has.
 const (
 	turnEndpoints = 20_000
 	leastBehind   = 100
@@ -145,16 +145,16 @@ func (c *contest) takeTurn() {
 	}
 }
 
-// DeferEndpoints: with true an address and port that becomes a frontend may stay an endpoint, or
-// stay refused when it no longer is one, until a later compile; the caller compiles as long as
-// StaleEndpoints.
+// DeferEndpoints(true) lets a compile leave stale endpoints: an endpoint at an address and port
+// that has become a frontend, or a refused endpoint at one that no longer is. The caller must
+// compile again until StaleEndpoints returns false.
 func (s *state) DeferEndpoints(on bool) {
 	if s.contest.turn = 0; on {
 		s.contest.turn = turnEndpoints
 	}
 }
 
-// StaleEndpoints reports whether there are such endpoints.
+// StaleEndpoints reports whether the last compile has left stale endpoints.
 func (s *state) StaleEndpoints() bool { return len(s.contest.behind) > 0 }
 
 // holder returns the unit that has a frontend in the snapshot before this run, and by which kind of

@@ -24,9 +24,9 @@ type merged struct {
 type appender func(to []member, o offer) ([]member, []objects.FieldProblem)
 
 // merge collects the endpoints of a port from all slices that have it, each once, in order. With
-// again it reads all slices, because the endpoints may differ though the slices are the same; those
-// at the places of moved may differ. The result uses the memory of buf. m keeps its own copy if
-// there are at least minimum endpoints.
+// again it reads all slices, because endpoints may differ although their slices are the same.
+// Otherwise only endpoints at the places in moved may differ like that. The result uses the memory
+// of buf. m keeps its own copy if there are at least minimum endpoints.
 func (m *merged) merge(
 	from []offer, again bool, moved map[services.FrontendKey]bool, read appender, buf []member, minimum int,
 ) (members []member, problems []objects.Problem) {
@@ -62,7 +62,7 @@ func (m *merged) merge(
 // or the endpoints that moved. It returns false if it cannot; then all slices must be read.
 func (m *merged) change(from []offer, moved map[services.FrontendKey]bool, read appender) (ok bool) {
 	var gone, added []member
-	if len(moved) > 0 { // as if all of m.from stayed: diff reads its former slices as they count now
+	if len(moved) > 0 { // before diff, which removes the endpoints that a former slice has as it is read now
 		gone, added = m.again(moved, read)
 	}
 	diff(m.from, from, func(o offer) *objects.Slice { return o.slice },

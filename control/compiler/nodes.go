@@ -112,9 +112,7 @@ func (r *run) nodeMembers(u *unit, p *port, f *familySet, offered []offer, v6 bo
 		if name == r.cfg.NodeName {
 			problems = append(problems, objects.Problem{Object: u.service.ID, Severity: objects.Warning,
 				Message: "some endpoints are on this gateway's own node; a direct Service does not reach them here"})
-			own := member{}
-			own.flags, own.weight = c.member()
-			f.ownNode = own.ready() || own.terminatingServing()
+			f.ownNode = c.ready > 0 || c.terminating > 0
 			continue
 		}
 		m := &members[at[name]]

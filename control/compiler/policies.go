@@ -39,8 +39,8 @@ type policy struct {
 //	others, Cluster     translated                   translated
 //	others, Local       this node's, kept            everywhere, kept
 //	others, direct      all nodes of endpoints, which get the packet as it is
-//	ClusterIP, routed   kept                 kept, unless MasqueradeAll
-//	others, routed      kept                 kept
+//	ClusterIP, routed   kept                         kept, unless MasqueradeAll
+//	others, routed      kept                         kept
 //
 // Without ClusterCIDRs of the family both are the same.
 func (c *settings) policies(s *objects.Service, kind services.FrontendKind, f int) (outside, pod policy) {

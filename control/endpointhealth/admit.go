@@ -2,6 +2,8 @@ package endpointhealth
 
 import (
 	"cmp"
+	"iter"
+	"maps"
 	"slices"
 	"time"
 
@@ -64,7 +66,7 @@ type lane struct {
 	of      *usage
 	queue   duequeue.Queue[*endpoint]
 	waiting int  // in queue
-	listed  bool // in Tracker.waiting
+	listed  bool // in Tracker.waiting; true if waiting > 0
 	blocked bool // it has no room, in this call of admit
 	// served is the virtual time of start-time fair queueing: the lane's processor time since it
 	// began to wait, plus Tracker.served at that time. The lane with the least is served first.
@@ -169,25 +171,23 @@ func (t *Tracker) admit(now time.Time, list []Start) []Start {
 // retryAfter is how long Due waits for processor time, or for the end of lookups.
 const retryAfter = 10 * time.Millisecond
 
+// allows reports whether a usage that has some of a limit may have more, if all usages together
+// have total. It has at most the namespace's share, and no more than is free: n namespaces that
+// take all they can leave a part of n+1 free, so that another one's checks start at once.
+func (t *Tracker) allows(has, total, limit int) bool {
+	return has < min(max(int(t.share(int64(limit))), 1), limit-total)
+}
+
 // room reports whether the first endpoint of a lane may be checked now. If so, it counts the
 // lookup.
-//
-// A usage has at most the namespace's share of MostUnderWay, and no more than is free: n namespaces
-// that take all they can leave a part of n+1 free, so that another one's checks start at once.
 func (t *Tracker) room(u *usage, e *endpoint, now time.Time) bool {
-	limit := cmp.Or(t.cfg.MostUnderWay, MostUnderWay)
-	share := max(int(t.share(int64(limit))), 1)
-	if u.underWay >= min(share, limit-t.underWay) {
+	if !t.allows(u.underWay, t.underWay, cmp.Or(t.cfg.MostUnderWay, MostUnderWay)) {
 		return false
 	}
-	if !e.passive { // these are bounded by mostSuspects
+	if !e.passive { // mostSuspects bounds passive checks
 		u.left.fill(time.Duration(t.share(int64(t.perSecond()))), now)
-		if t.left.left <= 0 || u.left.left <= 0 {
-			t.retry = now.Add(retryAfter)
-			return false
-		}
 	}
-	if !t.lookUp(u, e, now) {
+	if !e.passive && (t.left.left <= 0 || u.left.left <= 0) || !t.lookUp(u, e, now) {
 		t.retry = now.Add(retryAfter)
 		return false
 	}
@@ -226,7 +226,7 @@ func (t *Tracker) release(s *Start, r *Result) {
 // sweepUsages forgets usages that hold nothing.
 func (t *Tracker) sweepUsages(now time.Time) {
 	for k, u := range t.usages {
-		if u.underWay > 0 || u.lookups > 0 || u.resolved.inUse() || u.unresolved.inUse() {
+		if u.underWay > 0 || u.lookups > 0 || u.resolved.listed || u.unresolved.listed {
 			continue
 		}
 		if now.Sub(u.left.at) > bucketTime {
@@ -234,8 +234,6 @@ func (t *Tracker) sweepUsages(now time.Time) {
 		}
 	}
 }
-
-func (l *lane) inUse() bool { return l.waiting > 0 || l.listed }
 
 // lateFor is how long Late and DeniedSuspects name a port after its last check was late or denied,
 // so that the answer does not change with each check.
@@ -258,19 +256,16 @@ func (t *Tracker) Late(now time.Time) []Denial {
 }
 
 // lately returns the ports with a time within lateFor, in order, and deletes the others.
-func lately(ports map[port]time.Time, now time.Time) (list []Denial) {
-	for p, at := range ports {
-		if now.Sub(at) > lateFor {
-			delete(ports, p)
-			continue
-		}
-		list = append(list, Denial{p.namespace, p.service, p.name})
-	}
-	return distinct(list)
+func lately(ports map[port]time.Time, now time.Time) []Denial {
+	maps.DeleteFunc(ports, func(_ port, at time.Time) bool { return now.Sub(at) > lateFor })
+	return denials(maps.Keys(ports))
 }
 
-// distinct sorts a list and removes repeats.
-func distinct(list []Denial) []Denial {
+// denials returns service ports in order, without repeats.
+func denials(ports iter.Seq[port]) (list []Denial) {
+	for p := range ports {
+		list = append(list, Denial{p.namespace, p.service, p.name})
+	}
 	slices.SortFunc(list, func(a, b Denial) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Service, b.Service),
 			cmp.Compare(a.PortName, b.PortName))

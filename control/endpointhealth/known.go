@@ -45,8 +45,8 @@ func (t *Tracker) Known() (list []Known) {
 }
 
 // Remember makes a new Tracker continue from the state of a previous process. It returns the health
-// of the endpoints, as Changes would. It must be the first call. The next check and the next step
-// of a slow start are due at times with now's monotonic reading, which the list has lost.
+// of the endpoints, as Changes would. It must be the first call. Times in the list have no
+// monotonic reading, so the next check and the next step of a slow start are due relative to now.
 //
 // An endpoint is remembered until the first SetPorts, which must follow, and stays if it has a
 // check of the same kind then. One with a passive check stays until the first Sample, and then if

@@ -44,8 +44,7 @@ func (t *Tracker) lookUp(u *usage, e *endpoint, now time.Time) bool {
 			return true
 		}
 	}
-	share := max(int(t.share(int64(t.cfg.MostUnresolved))), 1)
-	if u.lookups >= min(share, t.cfg.MostUnresolved-len(t.lookups)) {
+	if !t.allows(u.lookups, len(t.lookups), t.cfg.MostUnresolved) {
 		return false
 	}
 	t.lookups = append(t.lookups, lookup{e.target.Addr(), u, now, until})

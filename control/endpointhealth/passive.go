@@ -1,6 +1,7 @@
 package endpointhealth
 
 import (
+	"maps"
 	"net/netip"
 	"time"
 
@@ -204,8 +205,8 @@ func (t *Tracker) suspect(s *services.Snapshot, b *services.Backend, now time.Ti
 		t.passed.add(e)
 		t.schedule(e, now)
 	}
-	if t.by[name].routed = 0; s.Service(b.Service).Routed {
-		t.by[name].routed = b.Service
+	if e.routed = 0; s.Service(b.Service).Routed {
+		e.routed = b.Service
 	}
 	t.counts.Suspected++
 }
@@ -222,11 +223,7 @@ func (t *Tracker) accepts(e *endpoint, now time.Time) {
 // Unreturned returns, sorted, the ports of routed Services with endpoints that answer checks and no
 // client: the network does not route their answers through this gateway.
 func (t *Tracker) Unreturned() []Denial {
-	list := make([]Denial, 0, len(t.passed.unreturned))
-	for p := range t.passed.unreturned {
-		list = append(list, Denial{p.namespace, p.service, p.name})
-	}
-	return distinct(list)
+	return denials(maps.Keys(t.passed.unreturned))
 }
 
 // answered ends the suspicion of a backend that has answered a client. One that is down may still

@@ -322,8 +322,7 @@ func (t *Tracker) Done(s Start, r Result, now time.Time) {
 		return
 	case !r.OK:
 		t.counts.Failures++
-	}
-	if r.OK {
+	default:
 		t.accepts(e, now)
 	}
 	if r.OK == e.down {

@@ -102,10 +102,7 @@ func (h *hold) setPeriod(d time.Duration) (relist bool) {
 		if s.since.IsZero() || !until.Before(s.until) {
 			continue
 		}
-		s.until = until
-		for slice := range s.waiting {
-			h.queue.Schedule(slice, until)
-		}
+		h.holdUntil(s, until)
 		b := &tracker.Batch{}
 		h.tidy(n, s, b)
 		h.to(b)
@@ -229,10 +226,8 @@ func (h *hold) decide(n holdKey, now time.Time, b *tracker.Batch) {
 			s.review(slice)
 		}
 	case e.left == 0 && !held:
-		s.since, s.until, s.lost = now, now.Add(h.period), e.ready
-		for slice := range s.waiting {
-			h.queue.Schedule(slice, s.until)
-		}
+		s.since, s.lost = now, e.ready
+		h.holdUntil(s, now.Add(h.period))
 	}
 	for _, slice := range s.changed {
 		slice.changed = false
@@ -249,6 +244,14 @@ func (h *hold) decide(n holdKey, now time.Time, b *tracker.Batch) {
 	}
 	s.changed = s.changed[:0]
 	h.tidy(n, s, b)
+}
+
+// holdUntil holds a Service until a time, with the slices that wait already.
+func (h *hold) holdUntil(s *heldService, until time.Time) {
+	s.until = until
+	for slice := range s.waiting {
+		h.queue.Schedule(slice, until)
+	}
 }
 
 // wait makes the new version of a slice wait until a time.

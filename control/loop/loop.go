@@ -321,8 +321,8 @@ func (l *Loop) buildTable() {
 	}
 }
 
-// staleEndpoints is closed if the compiler has stale endpoints and no change waits, whose pass
-// evaluates some of them.
+// staleEndpoints returns a closed channel if the compiler has stale endpoints and no change waits:
+// the pass of a change evaluates some of them anyway.
 func (l *Loop) staleEndpoints() <-chan struct{} {
 	if l.Compiler.StaleEndpoints() && len(l.Tracker.Wake()) == 0 {
 		return closed

@@ -46,7 +46,8 @@ func (s *Service) readRouted(field string) {
 	s.dropHeader(field, "routed")
 }
 
-// dropHeader removes the PROXY header, with a warning: endpoints see the client's address without.
+// dropHeader removes the PROXY header, with a warning: endpoints see the client's address without
+// it.
 func (s *Service) dropHeader(field, forwarding string) {
 	if s.ProxyProtocol != (ProxyProtocol{}) {
 		s.Problems = append(s.Problems, warn(field, "endpoints of a %s Service get no header of the PROXY protocol: "+

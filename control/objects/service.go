@@ -77,8 +77,7 @@ func (s *Service) equal(o *Service) bool {
 		slices.Equal(s.Ranges[0], o.Ranges[0]) && slices.Equal(s.Ranges[1], o.Ranges[1]) && s.Affinity == o.Affinity &&
 		equalPointees(s.Scheduler, o.Scheduler) && slices.Equal(s.Weights, o.Weights) && s.Limits == o.Limits &&
 		slices.Equal(s.Checks, o.Checks) && s.ProxyProtocol == o.ProxyProtocol && s.Direct == o.Direct &&
-		s.Routed == o.Routed &&
-		slices.Equal(s.Problems, o.Problems)
+		s.Routed == o.Routed && slices.Equal(s.Problems, o.Problems)
 }
 
 // Served reports whether any part of a Service is served; s may be nil.

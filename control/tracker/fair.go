@@ -91,7 +91,7 @@ func (t *Tracker) together(b *Batch) bool {
 	var first serviceKey
 	n := 0
 	for i := range b.ops {
-		if b.ops[i].reports { // of no object, and in force at once
+		if b.ops[i].reports { // it has no object, and takes effect at once
 			continue
 		}
 		key, _ := belongs(b.ops[i].object)

@@ -63,8 +63,8 @@ func TestOneNamespaceDelaysNoOther(t *testing.T) {
 	}
 }
 
-// TestReportTiesNothing: a problem of a place in the batch of a Service makes its changes no more
-// urgent than others.
+// TestReportTiesNothing: a Problem in a batch with objects of one Service does not make the Tracker
+// return the batch as one change.
 func TestReportTiesNothing(t *testing.T) {
 	tr := New()
 	for _, service := range []string{"s", "t"} {

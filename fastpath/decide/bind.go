@@ -118,7 +118,7 @@ func (s *Planner) fits(client, toBackend *header.Tuple, proxied bool, service ui
 // mayStay reports whether session affinity lets a client's flow stay with its backend. A client
 // without a pin needs a new flow, which pins it.
 func (s *Planner) mayStay(svc *services.Service, client, toBackend *header.Tuple) bool {
-	if svc.AffinitySeconds == 0 || s.Pins == nil {
+	if !svc.Pins() || s.Pins == nil {
 		return true
 	}
 	pin, _, _ := s.Pins.Get(s.Now, client.Src, svc.Identity)
@@ -156,11 +156,9 @@ func Adopt(s *services.Snapshot, client, toBackend *header.Tuple) (service, back
 	if f == nil {
 		return 0, 0
 	}
-	if f.Service.Direct { // an endpoint in the host's network may have the address and port of a node
-		return uint32(f.Service.ID), 0
+	var ref services.BackendRef
+	if !f.Service.Direct { // an endpoint in the host's network may have the address and port of a node
+		ref = f.Service.Find(s, toBackend.Dst, toBackend.DstPort)
 	}
-	if ref := f.Service.Find(s, toBackend.Dst, toBackend.DstPort); ref != 0 {
-		return uint32(f.Service.ID), uint32(ref)
-	}
-	return uint32(f.Service.ID), 0
+	return uint32(f.Service.ID), uint32(ref)
 }

@@ -16,9 +16,9 @@ type Draw struct {
 	Loads  []atomic.Int32 // connections by backend index; 0 for indexes beyond its end
 	// Not is a backend that is chosen only if there is no other; zero for none. It is a backend
 	// that had the flow and did not answer. With it every scheduler draws at random: its usual
-	// choice would be the same each time, and may be another backend that does not answer. Only for
-	// a direct Service the choice is the usual one, unless it is Not: another gateway finds the
-	// flow's node by the hash.
+	// choice would be the same each time, and may be another backend that does not answer. A direct
+	// Service keeps the usual choice unless that is Not, because another gateway finds the flow's
+	// node by the hash.
 	Not BackendRef
 	// DryRun is for a choice that makes no flow: no turn is taken.
 	DryRun bool

@@ -112,8 +112,9 @@ type Service struct {
 	// answer clients directly. Each Backend has the node's address and the service port's number,
 	// and the number of the node's endpoints as weight.
 	Direct bool
-	// Routed: Backends get the clients' addresses also by policy Cluster, and their answers are
-	// routed through this gateway. The frontends' rules have the effect.
+	// Routed: Backends see the clients' addresses under policy Cluster, too, and their answers are
+	// routed through this gateway. The frontends' rules implement it; passive health checks read
+	// it.
 	Routed bool
 	// byFold has the Backends of a direct Service in the order of their addresses' Fold: see
 	// FindNode.
@@ -309,7 +310,8 @@ type Snapshot struct {
 	GroupSources   []header.Addr
 	// TunnelPort is the UDP port of the tunnel to nodes with direct return; 0: there is none. Nodes
 	// admit packets to it by their source, so no packet of a Service may leave with an address of
-	// this gateway to that port: no backend has it, and see IntoTunnel.
+	// this gateway to that port: the compiler refuses endpoints that have it, and IntoTunnel finds
+	// packets whose replies would go to it.
 	TunnelPort uint16
 	// SNATPorts is the range for source ports of addresses that the node also has: see SourcePorts.
 	SNATPorts PortRange

@@ -59,7 +59,7 @@ func (m Meta) FinOneSided() bool {
 	return m.State() == Unconfirmed && m&fin == fin
 }
 
-// ResetOneSided is ObserveOneSided when the gateway resets a connection in place of a node that is
+// ResetOneSided is ObserveOneSided for the RST that the gateway sends to a client whose node is
 // gone.
 func (m Meta) ResetOneSided(now Ticks) Meta {
 	n := m.ObserveOneSided(Segment{Flags: header.TCPRST}, now)

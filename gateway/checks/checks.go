@@ -61,8 +61,8 @@ type Runner struct {
 	news     bool
 	settings *endpointhealth.Config // for the tracker; nil: unchanged
 
-	// Only Run's goroutine uses these: the denials that were reported last, and the number of
-	// samples.
+	// Only Run's goroutine uses these: the service ports that were reported last, by reason, and
+	// the number of samples.
 	denied, late, suspects, unreturned []endpointhealth.Denial
 	samples                            int
 }
@@ -238,8 +238,7 @@ func (r *Runner) sample() {
 	r.tracker.Sample(s, r.tally, time.Now())
 }
 
-// lateSamples is the number of samples between two searches for late checks and suspects without
-// room.
+// lateSamples is the number of samples between two searches of findLate.
 const lateSamples = 4
 
 // findLate reports the late checks, the suspects without room, and endpoints whose answers do not
@@ -323,7 +322,7 @@ func (r *Runner) log(list []compiler.EndpointHealth) {
 }
 
 // report reports the Services whose endpoints are not checked or checked late, because there are
-// too many checks.
+// too many checks, or whose endpoints' answers do not return through this gateway.
 func (r *Runner) report() {
 	var problems []objects.Problem
 	add := func(list []endpointhealth.Denial, field, message string) {

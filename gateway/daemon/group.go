@@ -239,7 +239,10 @@ func (d *Daemon) groupView() *status.GroupView {
 // memberView describes another gateway for the status; ended is the reason of the last
 // stream's end.
 func memberView(m *members.Member, ended string) status.GroupMemberView {
-	list := []string{ended}
+	var list []string
+	if ended != "" {
+		list = append(list, ended)
+	}
 	const why = ", for lack of room or for flows of its own"
 	if m.HasOurs && m.Refused > 0 {
 		list = append(list, fmt.Sprint("it has refused flows of this gateway: ", m.Refused, why))
@@ -249,7 +252,7 @@ func memberView(m *members.Member, ended string) status.GroupMemberView {
 	}
 	return status.GroupMemberView{Name: m.Name, Address: m.Address, HasOurFlows: m.HasOurs && m.Refused == 0,
 		WeHaveItsFlows: m.HasIts && m.RefusedIts == 0, Copies: m.Copies, Lag: m.Lag,
-		Error: strings.Join(slices.DeleteFunc(list, func(s string) bool { return s == "" }), "; ")}
+		Error: strings.Join(list, "; ")}
 }
 
 // sourceState describes a source address for the status: as open only if workers have it.

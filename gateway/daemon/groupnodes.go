@@ -101,8 +101,8 @@ func (d *Daemon) readMembersOnce(patient bool) error {
 	return d.enforceMembers(list)
 }
 
-// forgetGroup ends all flows in the table, and forgets the group: the others have removed this
-// gateway for good, and give the ports of flows that it has to other clients.
+// forgetGroup ends all flows in the table, and forgets the group: the other gateways have removed
+// this one for good, and may give the ports of these flows to other clients.
 func (d *Daemon) forgetGroup() error {
 	r, err := flows.NewReader(d.flows.file.Table, &d.services)
 	if err != nil {

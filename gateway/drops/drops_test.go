@@ -123,9 +123,9 @@ func TestSampleOf(t *testing.T) {
 	}
 }
 
-// TestThinned: however many samples come, few are kept, their weights add up, and a client keeps
+// TestReservoir: however many samples come, few are kept, their weights add up, and a client keeps
 // its share.
-func TestThinned(t *testing.T) {
+func TestReservoir(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -85,7 +85,7 @@ func (l *Ledger) Removed(m Member) {
 	}
 	for i := range l.slots {
 		l.slots[i].may.remove(m)
-		l.refuses(&l.slots[i], m, false)
+		l.setRefused(&l.slots[i], m, false)
 	}
 	l.lookComplete()
 }

@@ -159,8 +159,8 @@ func (l *Ledger) Changed(slot uint32) {
 func (l *Ledger) End(slot uint32, reply header.Tuple) {
 	n := &l.slots[slot]
 	h := &held{reply: reply, slot: slot, generation: n.generation, by: n.may, told: n.told}
-	for m := range Member(MaxMembers) {
-		l.refuses(n, m, false)
+	for m := Member(0); n.refused != 0; m++ {
+		l.setRefused(n, m, false)
 	}
 	*n = slotNotes{generation: n.generation, changed: n.changed}
 	l.Changed(slot)

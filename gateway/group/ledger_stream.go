@@ -13,7 +13,7 @@ func (l *Ledger) Connected(m Member) {
 		n := &l.slots[i]
 		n.told.remove(m)
 		n.acked.remove(m)
-		l.refuses(n, m, false)
+		l.setRefused(n, m, false)
 	}
 	for _, h := range l.held {
 		h.told.remove(m)
@@ -193,12 +193,12 @@ func (l *Ledger) Applied(m Member, seq uint64, remarks []Remark) {
 			case n.flow == none || n.generation != s.generation:
 			case remark.Reason == Accepted:
 				n.acked.add(m)
-				if l.refuses(n, m, false); n.flow == yields && n.refused == 0 {
+				if l.setRefused(n, m, false); n.flow == yields && n.refused == 0 {
 					n.flow = live // the member's own flow has ended
 				}
 			default:
 				n.acked.remove(m)
-				l.refuses(n, m, true)
+				l.setRefused(n, m, true)
 				if remark.Reason == OtherFlow {
 					n.flow = yields
 				}
@@ -213,11 +213,11 @@ func (l *Ledger) Applied(m Member, seq uint64, remarks []Remark) {
 	}
 }
 
-// refuses notes whether a member has refused the record of a slot that it was sent last.
-func (l *Ledger) refuses(n *slotNotes, m Member, refuses bool) {
+// setRefused notes whether a member has refused the record of a slot that was sent to it last.
+func (l *Ledger) setRefused(n *slotNotes, m Member, refused bool) {
 	switch {
-	case refuses == n.refused.Has(m):
-	case refuses:
+	case refused == n.refused.Has(m):
+	case refused:
 		n.refused.add(m)
 		l.refusals[m]++
 	default:
@@ -239,10 +239,13 @@ func (l *Ledger) Offers() bool {
 	return false
 }
 
-// Offer notes that members in step that have refused the record of a slot are to get it again. It
-// returns false if there are none.
+// Offer makes the ledger send the record of a slot again to the members in step that have refused
+// it. It returns false if there are none.
 func (l *Ledger) Offer(slot uint32) (offered bool) {
 	n := &l.slots[slot]
+	if n.refused == 0 {
+		return false
+	}
 	for m := range Member(MaxMembers) {
 		p := &l.peers[m]
 		if !n.refused.Has(m) || p.view != InStep || n.changed.Has(m) {

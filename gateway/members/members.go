@@ -71,8 +71,8 @@ type Members struct {
 	watch     watch
 	running   atomic.Bool   // Run has begun
 	refused   logs.Limit    // of lines about connections, which any host can open
-	refusal   atomic.Uint64 // an incarnation for which another gateway refuses this one; 0: none does
-	joined    atomic.Int64  // when another gateway had the flows of this process first; 0: none had
+	refusal   atomic.Uint64 // a later incarnation of this gateway, for which another one has refused it; 0: none has
+	joined    atomic.Int64  // when another gateway first had all flows of this process; 0: none has
 	unread    bool          // the flow table is the previous process's: its copies are not counted yet
 
 	mu     sync.Mutex // guards the fields below; the exchange's goroutine reads others without it
@@ -91,7 +91,7 @@ type other struct {
 	removed bool   // for good
 	err     string // why its last stream has ended; empty: none has since it was in step
 	cause   string // of err, as it was logged
-	left    int64  // when a stream of it has ended because it leaves no flows; 0: it was in step since
+	left    int64  // when a stream has ended with ErrLeft; 0: none has since it was in step
 }
 
 // find returns the number of a gateway.

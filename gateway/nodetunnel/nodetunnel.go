@@ -80,20 +80,26 @@ func Apply(c *Config) (changed []string, err error) {
 	return changed, nil
 }
 
-// apply makes the device unless it is as it must be. An IPv6 device is left out on a host without
-// IPv6.
-func (d *device) apply(t vxlan.Tunnel) (did string, err error) {
+// due returns the present device, or nil, and whether one must be made in its place. A host without
+// IPv6 gets no IPv6 device.
+func (d *device) due(t vxlan.Tunnel) (link netlink.Link, due bool, err error) {
 	if d.v6() && !hasIPv6() {
-		return "", nil
+		return nil, false, nil
 	}
-	link, err := d.find()
-	if err != nil {
+	link, err = d.find()
+	return link, err == nil && (link == nil || d.differs(link, t) != ""), err
+}
+
+// apply makes the device unless it is as it must be.
+func (d *device) apply(t vxlan.Tunnel) (did string, err error) {
+	link, due, err := d.due(t)
+	switch {
+	case err != nil, !due && link == nil:
 		return "", err
-	}
-	if link != nil && d.differs(link, t) == "" {
+	case !due:
 		return "", d.settings(t)
 	}
-	if err := remove(link); err != nil {
+	if _, err := d.remove(); err != nil {
 		return "", err
 	}
 	if err := d.make(d.link(t), t); err != nil {
@@ -106,33 +112,26 @@ func (d *device) apply(t vxlan.Tunnel) (did string, err error) {
 // stays as it is. The probe's MAC address receives no packets. probe does nothing if no device must
 // be made, or if the present one prevents another one.
 func (d *device) probe(t vxlan.Tunnel) error {
-	link, err := d.find()
-	if err != nil || d.v6() && !hasIPv6() || link != nil && (d.differs(link, t) == "" || d.blocks(link, t)) {
+	link, due, err := d.due(t)
+	if err != nil || !due || link != nil && d.blocks(link, t) {
 		return err
 	}
 	p := device{probeName, d.local}
-	left, err := p.find() // by a process that was killed
-	if err != nil {
-		return err
-	}
-	if err := remove(left); err != nil {
+	if _, err := p.remove(); err != nil { // a killed process left it
 		return err
 	}
 	v := p.link(t)
 	v.HardwareAddr = nil
 	err = p.make(v, t)
-	made, lost := p.find()
-	if lost == nil {
-		lost = remove(made)
-	}
-	if err == nil && lost != nil {
+	if _, lost := p.remove(); err == nil && lost != nil {
 		err = fmt.Errorf("removing %s: %w", probeName, lost)
 	}
 	return err
 }
 
-// blocks reports whether a device, as long as it is there, keeps one as it must be from being made:
-// it has the same VNI and port, or a socket at the port that the other one cannot share.
+// blocks reports whether the present device must be removed before the wanted one can be made: both
+// have the same VNI and port, or the present one has a socket at the port that the wanted one
+// cannot share.
 func (d *device) blocks(link netlink.Link, t vxlan.Tunnel) bool {
 	v, ok := link.(*netlink.Vxlan)
 	return ok && v.Port == int(t.Port) && (v.VxlanId == int(t.VNI) || d.v6() && !v.UDP6ZeroCSumRx)
@@ -146,15 +145,16 @@ func (d *device) make(link *netlink.Vxlan, t vxlan.Tunnel) error {
 	return d.settings(t)
 }
 
-// remove removes a device, if it is not nil.
-func remove(link netlink.Link) error {
-	if link == nil {
-		return nil
+// remove removes the device, and reports whether there was one.
+func (d *device) remove() (was bool, err error) {
+	link, err := d.find()
+	if err != nil || link == nil {
+		return false, err
 	}
 	if err := netlink.LinkDel(link); err != nil {
-		return fmt.Errorf("deleting it: %w", err)
+		return false, fmt.Errorf("deleting it: %w", err)
 	}
-	return nil
+	return true, nil
 }
 
 func (d *device) v6() bool { return d.local.To4() == nil }
@@ -244,14 +244,11 @@ func (d *device) settings(t vxlan.Tunnel) error {
 // an error.
 func Remove() (removed []string, err error) {
 	for _, d := range append(devices[:], device{name: probeName}) {
-		link, err := d.find()
-		if err == nil {
-			err = remove(link)
-		}
-		switch {
-		case err != nil:
+		was, err := d.remove()
+		if err != nil {
 			return removed, fmt.Errorf("device %s: %w", d.name, err)
-		case link != nil:
+		}
+		if was {
 			removed = append(removed, "device "+d.name)
 		}
 	}

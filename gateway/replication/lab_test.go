@@ -310,17 +310,22 @@ func (l *lab) fill(id int, flows uint32) {
 	})
 }
 
-// empty ends all flows of a gateway.
-func (l *lab) empty(id int) {
+// each calls do with each flow and copy of a gateway.
+func (l *lab) each(id int, do func(h *flowtable.Handle, r flowtable.Ref)) {
 	g := l.gateways[id]
 	g.x.Do(func() {
 		g.enter()
 		for slot := range g.table.Slots() {
 			if r := g.table.AtSlot(slot); r != 0 && g.table.WasUsed(r) && g.handle.Live(r) {
-				g.handle.Delete(r)
+				do(g.handle, r)
 			}
 		}
 	})
+}
+
+// empty ends all flows of a gateway.
+func (l *lab) empty(id int) {
+	l.each(id, func(h *flowtable.Handle, r flowtable.Ref) { h.Delete(r) })
 }
 
 // lose deletes the flow table of a gateway that was killed.

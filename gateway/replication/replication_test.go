@@ -652,16 +652,11 @@ func TestTableOfAnotherSize(t *testing.T) {
 		}
 		l.settle(time.Second)
 		copies := func() map[flowtable.Ref]header.Tuple {
-			list, g := map[flowtable.Ref]header.Tuple{}, l.gateways[1]
-			g.x.Do(func() {
-				g.enter()
-				for slot := range g.table.Slots() {
-					if r := g.table.AtSlot(slot); r != 0 && g.table.WasUsed(r) && g.handle.Live(r) {
-						var reply header.Tuple
-						g.handle.Tuple(r, flowtable.ReplySide, &reply)
-						list[r] = reply
-					}
-				}
+			list := map[flowtable.Ref]header.Tuple{}
+			l.each(1, func(h *flowtable.Handle, r flowtable.Ref) {
+				var reply header.Tuple
+				h.Tuple(r, flowtable.ReplySide, &reply)
+				list[r] = reply
 			})
 			return list
 		}

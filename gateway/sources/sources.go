@@ -210,8 +210,8 @@ func Drop(memory string, gone []netip.Addr) error {
 	return statefile.Save(file, &table)
 }
 
-// Noted reports whether flows of the table may be of other gateways of the group: whether the file
-// beside it is there, and was not written by Dissolve. Others may have removed this gateway since.
+// Noted reports whether the flow table may have flows of other gateways of the group: the file
+// beside it exists, and Dissolve did not write it.
 func Noted(memory string) bool {
 	var table inMemory
 	err := statefile.Load(filepath.Join(memory, Name), version, &table)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sluice.dev/sluice/internal/statefile"
 )
 
 // node is a gateway's machine.
@@ -152,7 +154,7 @@ func TestAnotherTable(t *testing.T) {
 				Own: n.own, Now: other.now}))
 		},
 		"a reboot that left it on a disk": func(n *node) error {
-			boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+			boot, err := statefile.Boot()
 			if err != nil {
 				return err
 			}
@@ -161,7 +163,7 @@ func TestAnotherTable(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return os.WriteFile(file, bytes.Replace(text, bytes.TrimSpace(boot), []byte("another"), 1), 0o600)
+			return os.WriteFile(file, bytes.Replace(text, []byte(boot), []byte("another"), 1), 0o600)
 		},
 		"an unreadable file beside it": func(n *node) error {
 			return os.WriteFile(filepath.Join(n.memory, Name), []byte("{"), 0o600)

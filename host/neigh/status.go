@@ -21,7 +21,7 @@ type Status struct {
 	LostEvents uint64   // times the kernel dropped announcements to the mirror
 	Drift      uint64   // neighbours that a reading found changed without an announcement
 	Warnings   []string // kernel settings that the mirror ignores
-	Full       string   // why the kernel refuses new neighbours; empty if it did not for a minute
+	Full       string   // why the kernel refuses new neighbours; empty: it refused none within a minute
 }
 
 // Status returns the current status; safe for any goroutine.
@@ -68,7 +68,7 @@ func (m *Mirror) refused(n *neighbour, err error) {
 	}
 	m.full = tableFull{m.now(), fmt.Sprintf("the kernel's neighbour table is full, and new hosts of a link cannot be "+
 		"reached by any program of the node: raise net.%s.neigh.default.gc_thresh3", family)}
-	if was := m.Status().Full; was == "" {
+	if m.Status().Full == "" {
 		m.log.Warn(m.full.why)
 		m.report()
 	}

@@ -56,7 +56,7 @@ func OpenDevices[T any](path string) (*Devices[T], error) {
 	return f, nil
 }
 
-// Boot returns the kernel's name of the time since the last boot.
+// Boot returns the kernel's ID of the present boot (boot_id, drivers/char/random.c).
 func Boot() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(boot)), err

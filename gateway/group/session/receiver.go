@@ -95,8 +95,8 @@ func (r *Receiver) Receive(frame []byte) error {
 // newer is the reason for which a member refuses a process of an owner.
 const newer = "a newer process of %s has connected: it has incarnation %d, this one %d"
 
-// Newer returns the incarnation that a member knows and for which it refuses this process; false if
-// it gives another reason.
+// Newer returns the later incarnation in the reason with which a member has refused this process.
+// ok is false if the reason is another one.
 func Newer(reason string) (incarnation uint64, ok bool) {
 	var name string
 	var own uint64
