@@ -17,8 +17,8 @@ type nodes struct {
 	units  *units
 	byName map[string]header.Addr
 	// idle are the Nodes as members without endpoints and without a port, in order, and at has the
-	// position of each Node in it. list makes them after a change. This gateway's node is not among
-	// them.
+	// position of each Node in it. list makes them after a change. This gateway's node
+	// (Config.NodeName) is not among them.
 	idle []member
 	at   map[string]int
 }

@@ -128,6 +128,12 @@ func (w world) annotations() map[string]string {
 		a["sluice.dev/weights"] = []string{"10.0.0.0/29=3", "node:gw-1=0", "zone:a=2,zone:b=5",
 			"10.0.0.3=65535,10.0.0.4=0", "bad=1", "10.0.0.0/8=x, 0.0.0.0/0=7"}[w.one(6)]
 	}
+	if w.chance(30) {
+		a["sluice.dev/proxy-protocol"] = []string{"v2", "v2+udp", "none"}[w.one(3)]
+	}
+	if w.chance(20) {
+		a["sluice.dev/forwarding"] = []string{"direct", "nat"}[w.one(2)]
+	}
 	return a
 }
 
@@ -137,6 +143,9 @@ func (w world) node(name string) *corev1.Node {
 	n.Name = name
 	if w.chance(70) {
 		n.Labels = map[string]string{corev1.LabelTopologyZone: []string{"a", "b"}[w.one(2)]}
+	}
+	if w.chance(70) {
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: w.addr()}}
 	}
 	return n
 }
@@ -285,6 +294,7 @@ func incrementalEqualsFull(t *testing.T, deferred bool) {
 			cfg.ClusterIPs, cfg.MasqueradeAll, cfg.StrictSourceRanges = w.chance(70), w.chance(30), w.chance(50)
 			cfg.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"),
 				netip.MustParsePrefix("fd01::/64")}[:w.one(3)]
+			cfg.TunnelPort = uint16(8081 * w.one(2))
 			cfg.Scheduler = services.Scheduler(w.Uint64N(uint64(services.NumSchedulers)))
 			cfg.Checks = [...]objects.Checks{nil, {{Check: objects.Check{Kind: objects.CheckTCP}}}}[w.one(2)]
 			cfg.MaxFrontends, cfg.MaxAddrs, cfg.MaxSources, cfg.NamespaceShare = 0, 0, 0, 0 // no bound

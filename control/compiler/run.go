@@ -40,6 +40,7 @@ func (r *run) configure(old *Config) {
 		r.addrs.setFlags(a, r.addrs.own[a].flags|services.AddrLocal)
 	}
 	r.zones.update()
+	r.nodes.idle, r.nodes.at = nil, nil
 	rekeyed := old.SelectKey != cfg.SelectKey
 	for _, u := range r.units.byKey {
 		r.units.reread(u.num)

@@ -22,8 +22,9 @@ import (
 // TestSelfCheckRaisesNoFalseAlarm: after any random changes the check of every Service finds that
 // it is right.
 func TestSelfCheckRaisesNoFalseAlarm(t *testing.T) {
-	w := newWorld(t)
-	tracker, c := tracker.New(), compiler.New(controltest.Config())
+	w, cfg := newWorld(t), controltest.Config()
+	cfg.TunnelPort = 8081
+	tracker, c := tracker.New(), compiler.New(cfg)
 	for n := range 10_000 {
 		w.step(tracker)
 		if w.chance(2) {
