@@ -180,51 +180,57 @@ func (b *town) quiet() time.Duration {
 
 const crowded = "10.0.0.0/20"
 
-// crowds are loads by one namespace, by name. bother is called during the measurement.
+// crowds are towns in which one namespace makes load, by name. Each bother is called during a
+// measurement; they follow each other in one town, because filling its pool takes seconds.
 var crowds = map[string]struct {
 	pools       []pools.Spec // p0 is the crowd's
 	annotations map[string]string
-	bother      func(b *town, i int)
+	bothers     []bother
 }{
-	"frees one": {pools: []pools.Spec{{Addresses: []string{crowded}}},
-		bother: func(b *town, i int) { b.drop("crowd", fmt.Sprint("s", i)) }},
+	"has one pool": {pools: []pools.Spec{{Addresses: []string{crowded}}}, bothers: []bother{
+		{"frees one", free},
+		{"churns", func(b *town, i int) {
+			for n := range 5 { // with the pauses some 100 a second
+				b.drop("crowd", fmt.Sprint("new", i-1, "-", n))
+				b.put(resident("crowd", fmt.Sprint("new", i, "-", n), nil))
+			}
+		}},
+		{"has its pool resized", func(b *town, i int) {
+			if i%20 == 0 {
+				b.set(pools.Spec{Addresses: []string{fmt.Sprintf("10.0.0.0-10.0.15.%d", 200+i/20)}}, honestPool)
+			}
+		}},
+		{"goes at once", func(b *town, i int) {
+			for n := range 100 {
+				b.drop("crowd", fmt.Sprint("s", i*100+n))
+			}
+		}},
+	}},
 	"avoids buggy addresses": {pools: []pools.Spec{{Addresses: []string{crowded}, AvoidBuggyIPs: true}},
-		bother: func(b *town, i int) { b.drop("crowd", fmt.Sprint("s", i)) }},
+		bothers: []bother{{"frees one", free}}},
 	"shares by one key": {pools: []pools.Spec{{Addresses: []string{crowded}}},
 		annotations: map[string]string{"metallb.io/allow-shared-ip": "k"},
-		bother:      func(b *town, i int) { b.drop("crowd", fmt.Sprint("s", i)) }},
+		bothers:     []bother{{"frees one", free}}},
 	"asks for one address": {pools: []pools.Spec{{Addresses: []string{crowded}}},
 		annotations: map[string]string{"metallb.io/loadBalancerIPs": "10.0.0.7"},
-		bother: func(b *town, i int) {
+		bothers: []bother{{"frees it", func(b *town, _ int) {
 			for _, o := range b.services.List() {
 				if s, _ := o.(*corev1.Service); s != nil && len(s.Status.LoadBalancer.Ingress) > 0 &&
 					s.Namespace == "crowd" {
 					b.drop("crowd", s.Name)
 				}
 			}
-		}},
-	"churns": {pools: []pools.Spec{{Addresses: []string{crowded}}},
-		bother: func(b *town, i int) {
-			for n := range 5 { // with the pauses some 100 a second
-				b.drop("crowd", fmt.Sprint("new", i-1, "-", n))
-				b.put(resident("crowd", fmt.Sprint("new", i, "-", n), nil))
-			}
-		}},
-	"goes at once": {pools: []pools.Spec{{Addresses: []string{crowded}}},
-		bother: func(b *town, i int) {
-			for n := range 100 {
-				b.drop("crowd", fmt.Sprint("s", i*100+n))
-			}
-		}},
+		}}}},
 	"has large pools": {pools: []pools.Spec{{Addresses: []string{crowded, "2001:db8::/64"}, AvoidBuggyIPs: true}},
-		bother: func(b *town, i int) { b.drop("crowd", fmt.Sprint("s", i)) }},
-	"has its pool resized": {pools: []pools.Spec{{Addresses: []string{crowded}}},
-		bother: func(b *town, i int) {
-			if i%20 == 0 {
-				b.set(pools.Spec{Addresses: []string{fmt.Sprintf("10.0.0.0-10.0.15.%d", 200+i/20)}}, honestPool)
-			}
-		}},
+		bothers: []bother{{"frees one", free}}},
 }
+
+type bother struct {
+	name string
+	call func(b *town, i int)
+}
+
+func free(b *town, i int) { b.drop("crowd", fmt.Sprint("s", i)) }
 
 var honestPool = pools.Spec{Addresses: []string{"172.16.0.0/12"}, AvoidBuggyIPs: true,
 	ServiceAllocation: &pools.ServiceAllocation{Namespaces: []string{"honest"}}}
@@ -235,7 +241,7 @@ var honestPool = pools.Spec{Addresses: []string{"172.16.0.0/12"}, AvoidBuggyIPs:
 func TestCrowdDelaysNobody(t *testing.T) {
 	const waiting, all = 10000, 14096
 	for name, crowd := range crowds {
-		if testing.Short() && name != "frees one" {
+		if testing.Short() && name != "has one pool" {
 			continue // ten seconds each
 		}
 		t.Run(name, func(t *testing.T) {
@@ -243,25 +249,30 @@ func TestCrowdDelaysNobody(t *testing.T) {
 			for i := range all {
 				b.put(resident("crowd", fmt.Sprint("s", i), crowd.annotations))
 			}
-			var waits []time.Duration
+			var early []time.Duration
 			for i := range 20 { // while all of these are processed
-				waits = append(waits, b.arrive(resident("honest", fmt.Sprint("early", i), nil)))
+				early = append(early, b.arrive(resident("honest", fmt.Sprint("early", i), nil)))
 			}
 			settled := b.quiet()
+			t.Logf("all were looked at after %v", settled)
 			if _, n, _ := b.figures(); n < waiting {
 				t.Fatalf("%d wait, want %d", n, waiting)
 			}
-			for i := range 40 {
-				crowd.bother(b, i)
-				waits = append(waits, b.arrive(resident("honest", fmt.Sprint("late", i), nil)))
-				time.Sleep(50 * time.Millisecond)
-			}
-			slices.Sort(waits)
-			most, worst := waits[len(waits)*95/100], waits[len(waits)-1]
-			t.Logf("honest Services wait for %v at most, 95 of 100 for %v; all were looked at after %v, the rest "+
-				"after %v more", worst, most, settled, b.quiet())
-			if most > 100*time.Millisecond || worst > time.Second {
-				t.Errorf("honest Services waited for their addresses for %v at most, 95 of 100 for %v", worst, most)
+			for _, bother := range crowd.bothers {
+				waits := slices.Clone(early)
+				for i := range 40 {
+					bother.call(b, i)
+					waits = append(waits, b.arrive(resident("honest", fmt.Sprint(bother.name, i), nil)))
+					time.Sleep(50 * time.Millisecond)
+				}
+				slices.Sort(waits)
+				most, worst := waits[len(waits)*95/100], waits[len(waits)-1]
+				t.Logf("%s: honest Services wait for %v at most, 95 of 100 for %v; the rest of the crowd's changes took %v",
+					bother.name, worst, most, b.quiet())
+				if most > 100*time.Millisecond || worst > time.Second {
+					t.Errorf("%s: honest Services waited for their addresses for %v at most, 95 of 100 for %v",
+						bother.name, worst, most)
+				}
 			}
 		})
 	}
