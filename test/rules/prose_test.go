@@ -37,7 +37,7 @@ const advice = `Write subject, verb, object, with nouns:
 // better than its bound.
 var bounds = map[string]float64{
 	".": 0.5, "allocate": 0.4, "announce": 0.8, "bench": 0.2, "cmd": 0.0, "config": 0.6, "control": 0.2,
-	"deploy": 0.0, "docs": 0.3, "docs/adr": 0.1, "fastpath": 0.2, "flowtable": 0.1, "gateway": 0.8,
+	"deploy": 0.0, "docs": 0.1, "docs/adr": 0.1, "fastpath": 0.2, "flowtable": 0.1, "gateway": 0.8,
 	"host": 0.6, "internal": 0.6, "nat": 0.3, "serve": 0.2, "test": 0.4, "xdpprog": 0.8,
 }
 
