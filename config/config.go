@@ -395,8 +395,8 @@ func (f *FlowLog) Enabled() bool { return f.Directory != "" }
 
 // Drain configures how the daemon stops.
 type Drain struct {
-	// Timeout: after SIGTERM the daemon serves flows until no TCP connection is open, for at most
-	// this time. It is not ready from SIGTERM on.
+	// Timeout: after SIGTERM the daemon serves flows until no TCP or SCTP connection is open, for
+	// at most this time. It is not ready from SIGTERM on.
 	Timeout Duration `json:"timeout"`
 	// HandOver: the daemon ends at once and leaves the flow table, pins, maps, programs and host
 	// link to the next process, like after a crash. Use it for rollouts: they end no connection.
