@@ -267,8 +267,8 @@ func TestCrowdDelaysNobody(t *testing.T) {
 				}
 				slices.Sort(waits)
 				most, worst := waits[len(waits)*95/100], waits[len(waits)-1]
-				t.Logf("%s: honest Services wait for %v at most, 95 of 100 for %v; the rest of the crowd's changes took %v",
-					bother.name, worst, most, b.quiet())
+				t.Logf("%s: honest Services wait for %v at most, 95 of 100 for %v; the rest of the crowd's changes "+
+					"took %v", bother.name, worst, most, b.quiet())
 				if most > 100*time.Millisecond || worst > time.Second {
 					t.Errorf("%s: honest Services waited for their addresses for %v at most, 95 of 100 for %v",
 						bother.name, worst, most)
