@@ -39,7 +39,7 @@ func (w *Worker) forward(p *packet, ref flowtable.Ref, side flowtable.Side) deci
 		w.countFirst(ref, s.Flags)
 	}
 	if v.Action == decide.Queued && w.observe(ref, side, s) {
-		w.planner.Stood(ref)
+		w.planner.Confirm(ref)
 	}
 	return v
 }

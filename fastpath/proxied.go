@@ -35,8 +35,8 @@ import (
 // the old one would put the client's bytes first: its answer ends the flow, and the client's next
 // SYN makes a new one.
 
-// restartWindow is the window field of a header that no packet of the client causes. It must not
-// offer more than the client has: with the usual scale of 7 it is 64 KiB.
+// restartWindow is the window field of a header that is sent without a packet of the client. It
+// must not offer more than the client's window: with the usual scale of 7 it offers 64 KiB.
 const restartWindow = 512
 
 // forwardProxied is forward for a client's packet of a flow with a PROXY header. It updates the
@@ -52,14 +52,14 @@ func (w *Worker) forwardProxied(p *packet, ref flowtable.Ref) decide.Verdict {
 		w.flows.Reopens(ref, w.flows.HiddenSYN(ref), false)
 	}
 	if w.observe(ref, flowtable.ClientSide, s) {
-		w.planner.Stood(ref)
+		w.planner.Confirm(ref)
 	}
 	in := w.flows.Insertion(ref)
 	begins := p.bareACK() && p.begins(&in)
 	switch {
 	case !in.Pending() && !begins || p.Fragment != header.NotFragment || p.opensConnection():
 	case !p.bareACK() && before.Sent && p.TCPFlags&header.TCPRST == 0:
-	case !w.verify(p): // the header must not give its numbers a good checksum
+	case !w.verify(p): // a header with these numbers would get a good checksum
 	case in.Pending() && p.bareACK() && p.segment.Ack == in.Ack:
 		return w.becomeHeader(p, ref, w.clientSegment(p, ref, &in))
 	default:
@@ -88,7 +88,7 @@ func (p *packet) begins(in *flowtable.Insertion) bool {
 }
 
 // replyProxied updates a flow with a PROXY header by a packet of its backend. It returns the flow
-// to forward the packet in, or 0 and the verdict.
+// by which to forward the packet, or 0 and the verdict.
 func (w *Worker) replyProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verdict) {
 	switch {
 	case !p.isTCP() || w.c.StrictReversePath && w.offPath(p, ref): // deliver drops the latter
@@ -104,7 +104,7 @@ func (w *Worker) replyProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, deci
 		return 0, drop(reason.ProxyHandshake)
 	}
 	if w.c.Copies != nil && !in.Sent && w.sentElsewhere(p, &in) {
-		w.flows.Saw(ref, flowtable.Sighting{State: flowtable.Established, Proof: true}, w.planner.Now)
+		w.flows.ApplyCopyState(ref, flowtable.CopyState{State: flowtable.Established, Proof: true}, w.planner.Now)
 		in = w.flows.Insertion(ref)
 	}
 	ack := p.TCPFlags&(header.TCPACK|header.TCPRST) == header.TCPACK
@@ -143,7 +143,7 @@ func (w *Worker) sentElsewhere(p *packet, in *flowtable.Insertion) bool {
 
 // oldestAck is the maximum number of bytes that a backend has sent when a header that acknowledges
 // its first byte still answers its ACK. It would discard an acknowledgement that is older than the
-// largest window that it was offered (RFC 5961 section 5.2), which is seldom less.
+// largest window that it was offered (RFC 5961 section 5.2), which is rarely smaller.
 const oldestAck = 1 << 16
 
 // misses reports whether the backend's bare ACK, which does not acknowledge the PROXY header, asks
@@ -156,12 +156,12 @@ func (w *Worker) misses(p *packet, in *flowtable.Insertion) bool {
 
 // openProxied updates a flow with a PROXY header by the answer to a SYN before it is forwarded:
 // shift forwards only an answer that the flow has noted. An answer to another SYN than the one that
-// opened the flow ends it. In a group that SYN may have passed another gateway, before which the
-// header was not sent, so any SYN-ACK may be the answer. On a connection in use it is a late one to
-// an earlier user of the port; if not, the backend repeats it when the connection is no longer in
-// use.
-// While the flow's SYN has no answer, the flow is made again with the other number instead: the
-// client has got no SYN cookie yet, and a cookie that arrives later is not forwarded.
+// opened the flow ends the flow. In a group that SYN may have passed another gateway, before the
+// header was sent, so any SYN-ACK may be the answer. On a connection in use, a SYN-ACK is a late
+// answer to an earlier user of the port; if it is not, the backend repeats it when the connection
+// is no longer in use. While the flow's SYN has no answer, the flow is made again with the other
+// number instead: the client has got no SYN cookie yet, and a cookie that arrives later is not
+// forwarded.
 //
 // A backend with SYN cookies may answer the SYN with several numbers. The client gets the first in
 // each answer, and so knows one cookie only: the flow has room for one (Insertion.Begins).
@@ -189,7 +189,7 @@ func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decid
 		w.countFirst(ref, s.Flags)
 	}
 	if w.observe(ref, flowtable.ReplySide, s) {
-		w.planner.Stood(ref)
+		w.planner.Confirm(ref)
 	}
 	return ref, queued
 }
@@ -201,8 +201,8 @@ func (w *Worker) mayAnswerElsewhere(p *packet, ref flowtable.Ref) bool {
 	return w.c.Copies != nil && flowtable.Answered(w.flows.Flow(ref).State()) && (hidden || !w.flows.InUse(ref))
 }
 
-// renumber makes a flow whose SYN has no answer again, as one that a SYN with another number has
-// opened. The number of a live flow cannot change (ADR 36). It returns 0 and the verdict if the
+// renumber replaces a flow whose SYN has no answer by one that a SYN with another number has
+// opened: the number of a live flow cannot change (ADR 36). It returns 0 and the verdict if the
 // flow cannot be made.
 func (w *Worker) renumber(ref flowtable.Ref, syn uint32) (flowtable.Ref, decide.Verdict) {
 	var toBackend, toClient header.Tuple
@@ -292,9 +292,9 @@ func (w *Worker) sendSegment(room []byte, addr uint64, ref flowtable.Ref, s *nat
 	return w.send(o, w.nextHop(f, flowtable.ClientSide, &s.Out.Dst))
 }
 
-// resendHeaders sends the PROXY headers again that the sweep found without an acknowledgement: of
-// connections on which neither end sends anything, because the packet that would have been answered
-// was lost, or this process is not the one that sent it.
+// resendHeaders sends the PROXY headers again that the sweep found unacknowledged: headers of
+// connections on which neither end sends anything, because the header was lost, or was sent by an
+// earlier process.
 func (w *Worker) resendHeaders() {
 	list := w.flows.Unacknowledged()
 	for _, ref := range list {

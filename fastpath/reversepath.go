@@ -18,7 +18,7 @@ func (w *Worker) offPath(p *packet, ref flowtable.Ref) bool {
 	hop := w.c.Hops.Hop(id)
 	switch {
 	case id == 0 || hop == nil:
-		return !w.flows.Flow(ref).State().Stands()
+		return !w.flows.Flow(ref).State().Assured()
 	}
 	return !w.cameFrom(p.origin, hop, p.VLAN[:p.VLANs])
 }

@@ -13,13 +13,13 @@ func (w *Worker) times(ref flowtable.Ref) *stats.BackendTimes {
 }
 
 // observe updates a flow by one of its packets, and counts the wait that the packet ends. It
-// reports whether the flow stands from this packet on.
-func (w *Worker) observe(ref flowtable.Ref, side flowtable.Side, s flowtable.Segment) (stands bool) {
-	stands = w.flows.Observe(ref, side, s, w.planner.Now)
+// reports whether this packet makes the flow assured.
+func (w *Worker) observe(ref flowtable.Ref, side flowtable.Side, s flowtable.Segment) (assured bool) {
+	assured = w.flows.Observe(ref, side, s, w.planner.Now)
 	if o := w.flows.Observed(); o.Wait != flowtable.NoWait || o.Reset {
 		w.countObserved(ref, side, o)
 	}
-	return stands
+	return assured
 }
 
 func (w *Worker) countObserved(ref flowtable.Ref, side flowtable.Side, o *flowtable.Observed) {

@@ -42,7 +42,7 @@ func (h *Handle) Repeated(r Ref, now Time, gone bool) bool {
 			return second
 		}
 		if f.swap(m, n) {
-			h.sighted(r)
+			h.copyChanged(r)
 			return second
 		}
 	}

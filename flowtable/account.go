@@ -14,7 +14,7 @@ import (
 //
 //	 0  start     Time of Create without its low 16 bits (65 us); complete; 15 bits of the flow's sum
 //	 8  traffic   for each side: packets, 24 bits; bytes, 40 bits
-//	24  more      for each side, 32 bits: what traffic has no room for, in units of morePackets
+//	24  more      for each side, 32 bits: the overflow of traffic, in units of morePackets
 //	              (the upper 16 bits) and moreBytes
 //
 // The sum identifies the flow of the account: a process without a Log makes records and leaves old
@@ -77,7 +77,8 @@ func (l *Log) startOf(a *account, f *Flow) (start Time, complete bool) {
 	return start, s&accountComplete != 0 && start >= Time(l.countedSince().Load())
 }
 
-// Incomplete notes that another gateway has forwarded packets of a flow, which are not counted.
+// Incomplete marks the account of a flow as incomplete: another gateway has forwarded packets of
+// the flow, which are not counted here.
 func (h *Handle) Incomplete(r Ref) {
 	if h.log != nil {
 		h.log.log.accounts[family(r.V6())][r.index()].start.And(^uint64(accountComplete))
@@ -87,14 +88,15 @@ func (h *Handle) Incomplete(r Ref) {
 // countedSince has the time from which on all processes have counted packets.
 func (l *Log) countedSince() *atomic.Uint64 { return &l.accounts[0][0].start }
 
-// Own notes whether this process counts the packets of flows. A process calls it when it begins to
-// own the table, before it forwards a packet: its predecessor may have forwarded packets until now.
+// Own records whether this process counts the packets of flows. A process calls it when it begins
+// to own the table, before it forwards a packet: its predecessor may have forwarded packets until
+// now.
 func (l *Log) Own(now Time) {
 	since := l.countedSince()
 	switch {
 	case !l.traffic:
 		since.Store(math.MaxUint64)
-	case since.Load() > uint64(now): // nobody has counted, or it is a time of an earlier boot
+	case since.Load() > uint64(now): // the last process did not count, or the time is of an earlier boot
 		since.Store(uint64(now))
 	}
 }

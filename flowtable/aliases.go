@@ -4,13 +4,13 @@ import "sluice.dev/sluice/flowtable/conn"
 
 // The names of package conn that are part of the table's interface.
 type (
-	Side     = conn.Side
-	State    = conn.State
-	Segment  = conn.Segment
-	Sighting = conn.Sighting
-	Time     = conn.Time
-	Ticks    = conn.Ticks
-	Timeouts = conn.Timeouts
+	Side      = conn.Side
+	State     = conn.State
+	Segment   = conn.Segment
+	CopyState = conn.CopyState
+	Time      = conn.Time
+	Ticks     = conn.Ticks
+	Timeouts  = conn.Timeouts
 )
 
 // See conn.Side and conn.State.

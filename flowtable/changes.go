@@ -3,8 +3,8 @@ package flowtable
 import "sync/atomic"
 
 // changes is a ring of the records of tracked flows, and of copies, that packets or a handle have
-// changed or ended. It says which records to read, not how they have changed: a reader finds the
-// flow as it is. If the ring is full, the handle sets markMissed of the record, and group.missed.
+// changed or ended. It has the records to read, not their changes: a reader finds the present state
+// of the flow. If the ring is full, the handle sets markMissed of the record, and group.missed.
 //
 // Writers: the handle writes entries and tail, the reader head.
 type changes struct {
@@ -19,7 +19,7 @@ type changes struct {
 // changesSize is the number of entries, of 4 bytes: 8 ms of 1,000,000 changes a second.
 const changesSize = 1 << 13
 
-// change notes that a record has changed.
+// change adds a changed record to the handle's ring.
 func (h *Handle) change(r Ref) {
 	c := h.changes
 	if c.next-c.head.Load() == changesSize {
@@ -31,22 +31,22 @@ func (h *Handle) change(r Ref) {
 	c.next++
 }
 
-// changed notes that a flow has changed, if other gateways may have copies of it.
+// changed adds a changed flow to the ring, if other gateways may have copies of it.
 func (h *Handle) changed(r Ref) {
 	if h.t.group.marks != nil && h.t.markOf(r).Load()&markTracked != 0 {
 		h.change(r)
 	}
 }
 
-// sighted notes that a packet has changed a copy, so that its owner learns of it.
-func (h *Handle) sighted(r Ref) {
+// copyChanged adds a copy that a packet has changed to the ring, so that its owner gets its state.
+func (h *Handle) copyChanged(r Ref) {
 	if h.OwnerOf(r) != 0 {
 		h.change(r)
 	}
 }
 
 // Publish makes the handle's changes visible to Changed, as Enter and Leave do. It reports whether
-// there are any that were not read.
+// any of them were not read yet.
 func (h *Handle) Publish() (unread bool) {
 	c := h.changes
 	if c == nil {
@@ -64,8 +64,8 @@ const (
 )
 
 // Changed calls do with each tracked flow, or copy, that a handle has changed or ended since the
-// last call. A record may have another flow by then. If more have changed than the rings have room
-// for, it finds them in several calls, and returns true if it must be called again. Only one
+// last call. A record may have another flow by then. If more records have changed than the rings
+// have room for, it takes several calls, and returns true if it must be called again. Only one
 // goroutine may call it.
 func (t *Table) Changed(do func(r Ref)) (more bool) {
 	for i := range t.participants[:t.watermark.Load()] {
@@ -82,7 +82,7 @@ func (t *Table) Changed(do func(r Ref)) (more bool) {
 	return t.findMissed(do)
 }
 
-// findMissed is Changed for records that did not fit into a ring. It looks at each mark once after
+// findMissed is Changed for records that did not fit into a ring. It checks each mark once after
 // missed was set.
 func (t *Table) findMissed(do func(r Ref)) (more bool) {
 	g, slots := &t.group, t.Slots()

@@ -9,7 +9,7 @@ import (
 // The flags of the owner word, besides counted. A service with limits charges each flow to two
 // counts: the count of the flow's source, and the count of its service.
 //
-//	enrolled  the flow has reached a standing state (State.Stands), and its service has limits
+//	enrolled  the flow has reached an assured state (State.Assured), and its service has limits
 //	charged   the flow is in the count of its service
 //	sourced   the flow is also in the count of its source
 //
@@ -18,11 +18,11 @@ import (
 // decremented after they are cleared; and after a swap of meta that changes whether an enrolled
 // flow is charged, the handle calls bookCharge.
 
-// MaxServices bounds the numbers of services that have a count: services with higher numbers have
-// none.
+// MaxServices bounds the numbers of services with counts: flows of services with higher numbers are
+// not counted.
 const MaxServices = 1 << 20
 
-// serviceUse is how much of its limits a service uses.
+// serviceUse is the used part of a service's limits.
 type serviceUse struct {
 	flows atomic.Int32
 	_     uint32
@@ -33,14 +33,14 @@ type serviceUse struct {
 // means no limit.
 type Rates struct{ Source, Service uint32 }
 
-// Use is how much of a limit is used: the number of standing flows (State.Stands), and the time at
+// Use is the used part of a limit: the number of assured flows (State.Assured), and the time at
 // which the allowance of new ones is full again (Spent).
 type Use struct {
 	Flows uint32
 	Due   Time
 }
 
-// Charge must be called when a flow of a service with limits reaches a standing state (Observe).
+// Charge must be called when a flow of a service with limits reaches an assured state (Observe).
 // From then on until it ends, the flow counts for its source and its service. Charge also takes a
 // token of each rate.
 func (h *Handle) Charge(r Ref, n Rates, now Time) {

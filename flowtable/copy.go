@@ -9,10 +9,10 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Copy makes a copy of an owner's flow, with the source port of the record and no other. The caller
-// must be the only one that makes copies, and must have removed a flow with the record's reply
-// tuple. The result is Exists, with the flow, if the client has one already; TableFull if the
-// owner's share, the table or a chain is full; PortsExhausted if the reply tuple is in use.
+// Copy makes a copy of an owner's flow, with the record's source port. Only one goroutine may make
+// copies, and it must have removed a flow with the record's reply tuple. The result is Exists, with
+// the flow, if the client already has a flow; TableFull if the owner's share, the table or a chain
+// is full; PortsExhausted if the reply tuple is in use.
 func (h *Handle) Copy(at Time, owner int, r *conn.Record) (Ref, Status) {
 	g, f := &h.t.group, family(r.Client.V6)
 	if g.copies[owner][f].Load() >= g.share[f] {
@@ -32,8 +32,8 @@ func (h *Handle) Copy(at Time, owner int, r *conn.Record) (Ref, Status) {
 	return ref, s
 }
 
-// Restore makes a flow of this gateway that another gateway has kept. It is as Copy, but the flow
-// is tracked, and its answer has left.
+// Restore makes a flow of this gateway of which another gateway has kept a copy. It is like Copy,
+// but the flow is tracked, and its answer has left.
 func (h *Handle) Restore(at Time, r *conn.Record) (Ref, Status) {
 	return h.place(at, r, markTracked|markLeft)
 }
@@ -65,7 +65,7 @@ func (h *Handle) place(at Time, r *conn.Record, mark uint32) (Ref, Status) {
 	return ref, s
 }
 
-// resetNew gives a new flow the notes of its record about an RST.
+// resetNew gives a new flow the record's notes about an RST.
 func (h *Handle) resetNew(ref Ref, r *conn.Record, now Ticks) {
 	for f, notes := h.Flow(ref), r.Meta(now)&conn.MetaResetNotes; notes != 0; {
 		m := f.load()
@@ -81,9 +81,9 @@ func (h *Handle) resetNew(ref Ref, r *conn.Record, now Ticks) {
 	}
 }
 
-// MarkCopy makes a live flow of an earlier process a copy of an owner's flow. Its owner knows of
-// the proof of a handshake that is older than a flow without proof can be. If the record has a
-// sequence number in place of the time, the owner is told of the proof again.
+// MarkCopy makes a live flow of an earlier process a copy of an owner's flow. If the flow is older
+// than a flow without proof of its handshake can be, its owner knows of the proof. If the record
+// has a sequence number in place of its time, the proof is reported to the owner again.
 func (h *Handle) MarkCopy(r Ref, owner int, now Time) {
 	m, mark := h.Flow(r).load(), uint32(owner)<<markOwnerShift
 	s, unproven := m.State(), h.t.lifetimes[conn.MakeMeta(SynRecv, header.ProtoTCP, 0).Life()]
@@ -94,10 +94,10 @@ func (h *Handle) MarkCopy(r Ref, owner int, now Time) {
 	h.countCopy(family(r&refV6 != 0), owner, s)
 }
 
-// MarkEarlier notes that a new copy was made before this gateway was in step with its owner.
+// MarkEarlier marks a new copy as made before this gateway was in step with its owner.
 func (h *Handle) MarkEarlier(r Ref) { h.t.markOf(r).Or(markEarlier) }
 
-// NewCopy reports whether a flow of UDP is a copy of a flow that its owner has made within a time.
+// NewCopy reports whether a UDP flow is a copy of a flow that its owner has made within a time.
 func (h *Handle) NewCopy(r Ref, now Time, within time.Duration) bool {
 	return h.OwnerOf(r) != 0 && h.t.markOf(r).Load()&markEarlier == 0 &&
 		conn.Span(Ticks(h.Flow(r).word()), now.Ticks()) < within
@@ -113,8 +113,8 @@ func (h *Handle) countCopy(f, owner int, s State) {
 	}
 }
 
-// HoldPort makes a record that holds the source port of a reply tuple, as one of a told flow that
-// has ended. It returns false if there is no room, or if the tuple is in use.
+// HoldPort makes a record that holds the source port of a reply tuple, like the record of a
+// reported flow that has ended. It returns false if there is no room, or if the tuple is in use.
 func (h *Handle) HoldPort(at Time, r *conn.Record) (Ref, bool) {
 	a, now := h.arena(r.Client.V6), at.Ticks()
 	i := uint32(0)
@@ -126,7 +126,7 @@ func (h *Handle) HoldPort(at Time, r *conn.Record) (Ref, bool) {
 	}
 	var client key
 	client.from(&r.Client)
-	h.write(a, i, &client, r, markTracked|markTold, now)
+	h.write(a, i, &client, r, markTracked|markReported, now)
 	hash, s := h.insertReply(a, i, r, now)
 	if s != Created {
 		h.abort(a, i)
@@ -157,8 +157,8 @@ func (h *Handle) copyRecord(a *arena, now Time) (uint32, Status) {
 	return i, Created
 }
 
-// write fills a free record, which becomes pending, without the notes about an RST: a pending
-// record with them is held (conn.Meta.Held).
+// write fills a free record, which becomes pending. It leaves out the notes about an RST: a pending
+// record with such notes would be held (conn.Meta.Held).
 func (h *Handle) write(a *arena, i uint32, client *key, r *conn.Record, mark uint32, now Ticks) {
 	f := a.flow(i)
 	m := r.Meta(now)
@@ -180,16 +180,16 @@ func (h *Handle) write(a *arena, i uint32, client *key, r *conn.Record, mark uin
 	h.exposed = false
 }
 
-// unusedTicks is how long before a copy of a UDP flow was made it is said to have been seen. So its
-// first datagram renews last seen, also at a worker whose time is earlier (conn.RefreshTicks).
+// unusedTicks is how far in the past the last-seen time of a new copy of a UDP flow is set. So its
+// first datagram renews that time, also at a worker whose time is earlier (conn.RefreshTicks).
 const unusedTicks = 2 * conn.RefreshTicks
 
-// EndCopy ends a copy. If datagrams have passed it, it returns how many ticks ago at least it was
-// last seen (a copy is seen once a second), and true.
+// EndCopy ends a copy. If datagrams were forwarded by it, it returns true, and how many ticks ago
+// at least it was last seen (last seen is renewed once a second).
 func (h *Handle) EndCopy(r Ref, now Time) (ticks int32, forwarded bool) {
 	h.Delete(r)
 	f := h.Flow(r)
-	m := f.load() // no packet changes it any more
+	m := f.load() // packets no longer change it
 	if m.Proto() != header.ProtoUDP || Ticks(f.word()).Since(m.Seen()) >= unusedTicks {
 		return 0, false
 	}
@@ -215,15 +215,15 @@ func (h *Handle) insertReply(a *arena, i uint32, r *conn.Record, now Ticks) (has
 	return hash, Created
 }
 
-// Proven reports whether the client of a TCP or SCTP flow in a state has proven its handshake, and
-// the flow is not closed.
+// Proven reports whether the client of a TCP or SCTP flow in this state has proven its handshake,
+// and the flow is not closed.
 func Proven(s State) bool { return s > SynRecv && s <= TimeWaitBackend }
 
 // UpdateCopy changes a copy to the state of a record, which has the copy's tuples. A copy whose
-// handshake was proven here stays proven until the owner knows of the proof. After that a record
-// of a flow without proof is one of a new handshake. Until the owner's record shows them, the copy
-// also keeps an RST that passed here, that packets followed the owner's RST, and the
-// acknowledgement of a PROXY header.
+// handshake was proven here stays proven until the owner knows of the proof; a record without proof
+// that arrives later describes a new handshake. The copy also keeps three other facts that only
+// this gateway has seen until the owner's record shows them: an RST, packets after the owner's RST,
+// and the acknowledgement of a PROXY header.
 func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 	f, mark := h.Flow(ref), h.t.markOf(ref)
 	known, reset := mark.Load()&markProven != 0, mark.Load()&markReset != 0
@@ -233,8 +233,8 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 		mark.And(^uint32(markReset))
 	}
 	switch m := mark.Load(); {
-	case m&markLostTold != 0: // a record from before that changes nothing
-		mark.And(^uint32(markLost | markLostTold))
+	case m&markLostReported != 0: // the owner keeps the flow, or sent this record before it knew, and a Clear follows
+		mark.And(^uint32(markLost | markLostReported))
 	case m&markLost != 0:
 		h.change(ref) // the owner does not know
 	}
@@ -256,7 +256,7 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 		n := m
 		switch {
 		case s == m.State():
-		case s.UDP(): // last seen is of packets only: EndCopy
+		case s.UDP(): // only packets may renew last seen: EndCopy
 			n = m.WithState(s) &^ conn.MetaNotes
 		default:
 			n = m.WithState(s).At(now.Ticks()) &^ conn.MetaNotes
@@ -293,8 +293,8 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 	}
 }
 
-// Record describes a flow to other gateways. It returns false if the flow has ended, and for a flow
-// without an answer: only flows whose backend has answered are copied.
+// Record sets r to a flow's record for other gateways. It returns false if the flow has ended, or
+// if its backend has not answered: only answered flows are copied.
 func (h *Handle) Record(ref Ref, r *conn.Record) bool {
 	a, i := h.arena(ref&refV6 != 0), ref.index()
 	f := a.flow(i)
@@ -317,10 +317,10 @@ func (h *Handle) Record(ref Ref, r *conn.Record) bool {
 	return true
 }
 
-// Answered reports whether a flow in a state has had an answer of its backend.
+// Answered reports whether the backend of a flow in this state has answered.
 func Answered(s State) bool { return s != None && s != SynSeen && s != UDPNew && s != ICMPEcho }
 
-// Tuple returns one of the tuples of a record, whose flow may have ended and hold its port.
+// Tuple sets out to a tuple of a record. The flow may have ended and hold its port.
 func (h *Handle) Tuple(ref Ref, side Side, out *header.Tuple) {
 	h.arena(ref&refV6 != 0).tuple(ref.index(), side, out)
 }
@@ -339,8 +339,8 @@ func (h *Handle) SourceOf(ref Ref) header.Addr {
 	return to
 }
 
-// PortHolder returns the record of an ended flow that holds its port with a reply tuple, or 0. It
-// ends a flow that has expired.
+// PortHolder returns the record of an ended flow that holds the port of a reply tuple, or 0. If the
+// tuple's flow has expired, PortHolder ends it first.
 func (h *Handle) PortHolder(reply *header.Tuple, now Time) Ref {
 	a := h.arena(reply.V6)
 	var k key
@@ -353,29 +353,31 @@ func (h *Handle) PortHolder(reply *header.Tuple, now Time) Ref {
 	h.expire(a, i, now.Ticks())
 	client := a.keyOf(i, ClientSide)
 	if !a.flow(i).load().Held() || a.find(h.secret.hash(a.v6, &client), &client) == slotOf(i, ClientSide) {
-		return 0 // a handle that ends a flow removes the client's key when the port rests
+		return 0 // no port is held, or the handle that ends the flow has not removed the client's key yet
 	}
 	return a.ref(i)
 }
 
-// LookEvery is how often each copy is to be given to Used.
-const LookEvery = 5 * time.Second
+// UsedInterval is the interval in which Used must be called for each copy.
+const UsedInterval = 5 * time.Second
 
-const lookTicks = int32(LookEvery / conn.Tick)
+const usedTicks = int32(UsedInterval / conn.Tick)
 
-// Used reports whether the owner of a copy is to be told that packets use the copy: they may not
-// pass the owner, whose clock ends the flow. round counts the looks at all copies, each of which
-// takes LookEvery. A copy in use is due about four times in its timeout.
+// Used reports whether the state of a copy is due to be sent to its owner because packets use the
+// copy: the packets may not pass the owner, whose clock ends the flow. round counts the walks over
+// all copies, each of which takes UsedInterval. The state of a copy in use is due about four times
+// in its timeout.
 func (h *Handle) Used(r Ref, round uint32, now Time) bool {
 	m := h.Flow(r).load()
 	if s := m.State(); !m.Live() || m.Reset() || m.Asked() || s.HalfOpen() || s.Over() {
 		return false
 	}
-	every := max(1, h.t.lifetimes[m.Life()]/4/lookTicks)
-	return (round+h.t.Slot(r))%uint32(every) == 0 && now.Ticks().Since(m.Seen()) < (every+1)*lookTicks
+	every := max(1, h.t.lifetimes[m.Life()]/4/usedTicks)
+	return (round+h.t.Slot(r))%uint32(every) == 0 && now.Ticks().Since(m.Seen()) < (every+1)*usedTicks
 }
 
-// outlived notes that packets have shown that a connection lives on which an end has reset.
+// outlived is called when packets that have passed another gateway have shown that a reset
+// connection lives on. It removes the reset.
 func (h *Handle) outlived(r Ref, now Time) {
 	for f := h.Flow(r); ; {
 		m := f.load()
@@ -389,8 +391,8 @@ func (h *Handle) outlived(r Ref, now Time) {
 	}
 }
 
-// Refresh renews the time of the last packet of a flow, unless its connection is over or reset: for
-// packets that have passed another gateway.
+// Refresh renews the last-seen time of a flow for packets that have passed another gateway, unless
+// the connection is over or reset.
 func (h *Handle) Refresh(r Ref, now Time) {
 	for f, t := h.Flow(r), now.Ticks(); ; {
 		m := f.load()
@@ -400,16 +402,16 @@ func (h *Handle) Refresh(r Ref, now Time) {
 	}
 }
 
-// Sight returns the Sighting of a copy for its owner, with the state None if the flow has ended.
-func (h *Handle) Sight(ref Ref) (s Sighting) {
+// CopyState returns the state of a copy, for its owner; State is None if the flow has ended.
+func (h *Handle) CopyState(ref Ref) (s CopyState) {
 	m, mark := h.Flow(ref).load(), h.t.markOf(ref).Load()
 	if !m.Live() {
 		return s
 	}
 	if mark&markLost != 0 {
-		h.t.markOf(ref).Or(markLostTold)
+		h.t.markOf(ref).Or(markLostReported)
 	}
-	s = Sighting{State: m.State(), Proof: Proven(m.State()) && mark&markProven == 0, Asked: m.Asked(),
+	s = CopyState{State: m.State(), Proof: Proven(m.State()) && mark&markProven == 0, Asked: m.Asked(),
 		Lost: mark&markLost != 0, HeaderAcked: m.HeaderAcked() && m.HeaderSent()}
 	switch {
 	case !m.State().Connection():
@@ -421,11 +423,11 @@ func (h *Handle) Sight(ref Ref) (s Sighting) {
 	return s
 }
 
-// Saw updates a flow of this gateway by what another gateway has found for its copy: which sides
-// have closed or reset the connection, and that packets use it. Without a proof, it says nothing
-// about a handshake that has begun since. A flow whose backend has lost the connection ends, unless
-// packets have just passed here.
-func (h *Handle) Saw(ref Ref, seen Sighting, now Time) {
+// ApplyCopyState updates a flow of this gateway by the state of another gateway's copy: which sides
+// have closed or reset the connection, and that packets use it. A state without proof does not
+// apply to a handshake that has begun since. A flow whose backend has lost the connection ends,
+// unless packets have just passed here.
+func (h *Handle) ApplyCopyState(ref Ref, seen CopyState, now Time) {
 	f, s := h.Flow(ref), seen.State
 	switch {
 	case seen.Lost && h.InUse(ref):
@@ -488,19 +490,19 @@ func (h *Handle) Saw(ref Ref, seen Sighting, now Time) {
 	}
 }
 
-// EndLost ends a flow whose backend has no connection with the flow's numbers. A copy ends when its
-// owner has learned of that. Until then a SYN opens another connection (Closing).
+// EndLost ends a flow whose backend has no connection with the flow's sequence numbers. A copy ends
+// only when its owner has learned of that. Until then a SYN opens another connection (Closing).
 func (h *Handle) EndLost(r Ref) {
 	if h.OwnerOf(r) == 0 {
 		h.DeleteFor(r, EndReopened)
 		return
 	}
-	h.t.markOf(r).And(^uint32(markLostTold))
+	h.t.markOf(r).And(^uint32(markLostReported))
 	h.t.markOf(r).Or(markLost)
 	h.change(r)
 }
 
-// lost reports whether a flow is a copy that EndLost is to end.
+// lost reports whether a flow is a copy for which EndLost was called.
 func (h *Handle) lost(r Ref) bool {
 	return h.t.group.marks != nil && h.t.markOf(r).Load()&markLost != 0
 }
@@ -535,8 +537,8 @@ func (h *Handle) movedInGroup(r Ref, before, after conn.Meta) {
 	}
 }
 
-// heldBeyond returns how many held records of an arena use room of flows. Half of the reserve is
-// for held records.
+// heldBeyond returns how many held records of an arena take room from flows: the records beyond
+// half of the reserve.
 func (t *Table) heldBeyond(a *arena) int32 {
 	return max(0, t.group.held[family(a.v6)].Load()-int32(reserve(a.flows)/2))
 }

@@ -83,7 +83,7 @@ func (h *Handle) ObserveOneSided(r Ref, s Segment, now Time) {
 	}
 }
 
-// ResetOneSided notes that the gateway has reset a direct connection.
+// ResetOneSided is called when the gateway has reset a direct connection.
 func (h *Handle) ResetOneSided(r Ref, now Time) {
 	f := h.Flow(r)
 	for {

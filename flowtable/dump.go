@@ -12,7 +12,7 @@ type Info struct {
 	Ref           Ref
 	Client, Reply header.Tuple
 	State         State
-	Reset         bool // an RST was the last packet
+	Reset         bool // the last packet was an RST
 	Fin           bool // direct return: the client has sent a FIN, and no data since
 	Idle          time.Duration
 	Expires       time.Duration // zero: expired, not yet swept

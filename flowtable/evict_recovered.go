@@ -18,7 +18,7 @@ type found struct {
 	seen  Ticks
 }
 
-// note collects a flow if it is of a kind that has rings.
+// note collects a flow if its kind has rings.
 func (d *finder) note(t *Table, a *arena, i uint32, m conn.Meta) {
 	kind := ringOf(m)
 	if kind == shedNever {

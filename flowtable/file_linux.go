@@ -58,7 +58,7 @@ func OpenFile(path string, c Config, now Time, resize Resize) (*File, error) {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	f.Table.resting[restingUDP].assume(now.Ticks(), f.Table.mostRest())
+	f.Table.resting[restingUDP].assume(now.Ticks(), f.Table.maxRestTicks())
 	return f, nil
 }
 

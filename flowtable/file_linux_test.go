@@ -541,7 +541,7 @@ func TestFileKeepsReleasedPorts(t *testing.T) {
 		flow.Ports, flow.Tracked = Ports{First: 7000, Count: 1}, true
 		h.Enter(bootTime)
 		r := h.mustCreate(t, bootTime, flow)
-		h.Tell(r)
+		h.Report(r)
 		h.Delete(r)
 		h.Release(r, bootTime)
 		h.Leave()
@@ -572,7 +572,7 @@ func TestRestingOfAnotherBoot(t *testing.T) {
 	var r resting
 	r.makeRoom(1)
 	const now = Ticks(5000)
-	r.words[1].Store(uint32(now) + uint32(farAhead) + 1)
+	r.words[1].Store(uint32(now) + uint32(impossibleRestTicks) + 1)
 	r.words[2].Store(uint32(now) - 1)
 	r.words[3].Store(uint32(now) + uint32(maxRest))
 	r.words[4].Store(uint32(now) + uint32(maxRest) + 200)

@@ -45,7 +45,7 @@ func TestHeldPorts(t *testing.T) {
 			tb, h := groupTable(t, 100, 100)
 			r := h.mustCreate(t, bootTime, tracked(v6, 1))
 			reply := h.reply(r)
-			if told && !h.Tell(r) {
+			if told && !h.Report(r) {
 				t.Fatal("Tell says that the flow has ended")
 			}
 			h.Delete(r)
@@ -97,7 +97,7 @@ func TestReleasedPortRests(t *testing.T) {
 			}
 			r := h.mustCreate(t, bootTime, flow(1))
 			h.Observe(r, ReplySide, Segment{Flags: header.TCPSYN | header.TCPACK}, bootTime)
-			if !h.Tell(r) {
+			if !h.Report(r) {
 				t.Fatal("Tell says that the flow has ended")
 			}
 			h.Enter(bootTime + 20*second)
@@ -210,7 +210,7 @@ func TestHeldPortsOutliveTheProcess(t *testing.T) {
 			h.Enter(bootTime)
 			r, stays := h.mustCreate(t, bootTime, tracked(false, 1)), tracked(false, 3)
 			reply := h.reply(r)
-			h.Tell(r)
+			h.Report(r)
 			h.Delete(r)
 			h.mustCreate(t, bootTime, stays)
 			h.Leave()
@@ -277,7 +277,7 @@ func TestHeldPortsWithoutGroup(t *testing.T) {
 			h.Enter(bootTime)
 			r, stays := h.mustCreate(t, bootTime, tracked(v6, 1)), tracked(v6, 3)
 			reply := h.reply(r)
-			h.Tell(r)
+			h.Report(r)
 			h.Delete(r)
 			h.mustCreate(t, bootTime, stays)
 			h.Leave()
@@ -317,7 +317,7 @@ func TestHeldPortsThatDoNotFit(t *testing.T) {
 	h.Enter(bootTime)
 	for n := range uint32(held) {
 		r := h.mustCreate(t, bootTime, tracked(false, n))
-		h.Tell(r)
+		h.Report(r)
 		h.Delete(r)
 	}
 	h.Leave()
@@ -342,7 +342,7 @@ func TestDamagedHeldPort(t *testing.T) {
 	c := Config{IPv4Flows: 100, Timeouts: DefaultTimeouts(), Group: true}
 	tb, h := testTableOf(t, c)
 	r := h.mustCreate(t, bootTime, tracked(false, 1))
-	h.Tell(r)
+	h.Report(r)
 	h.Delete(r)
 	h.Flow(r).sum++
 	want := Recovery{Torn: 1, Damaged: 1}
@@ -471,7 +471,7 @@ func TestProofIsTold(t *testing.T) {
 	_, h := groupTable(t, 100, 100)
 	want := func(r Ref, want bool) {
 		t.Helper()
-		if s := h.Sight(r); s.State != Established || s.Proof != want {
+		if s := h.CopyState(r); s.State != Established || s.Proof != want {
 			t.Errorf("the copy is %v, its proof to tell %t, want %t", s.State, s.Proof, want)
 		}
 	}
@@ -513,7 +513,7 @@ func TestAcknowledgedHeaderStays(t *testing.T) {
 	h.HeaderAcked(r)
 	want := func(what string, acked bool, told int) {
 		t.Helper()
-		if s, n := h.Sight(r), changes(); s.HeaderAcked != acked || h.Insertion(r).Acked != acked || n != told {
+		if s, n := h.CopyState(r), changes(); s.HeaderAcked != acked || h.Insertion(r).Acked != acked || n != told {
 			t.Errorf("%s: acknowledged %t, to tell %t, %d changes", what, h.Insertion(r).Acked, s.HeaderAcked, n)
 		}
 	}
@@ -591,7 +591,7 @@ func TestCopyOfResetFlow(t *testing.T) {
 			if s != Created || !h.Live(r) || !h.Record(r, &got) || got != rec {
 				t.Fatalf("own %t, side %d: %v, live %t, %+v", own, side, s, h.Live(r), got)
 			}
-			if own && !h.Tell(r) {
+			if own && !h.Report(r) {
 				t.Errorf("side %d: the flow is not told", side)
 			}
 			rec.Reset, rec.ResetBy = false, 0
@@ -628,10 +628,10 @@ func TestLostStays(t *testing.T) {
 		}
 		h.UpdateCopy(r, &rec, bootTime) // the next stream has the record
 	}
-	if !h.Sight(r).Lost {
+	if !h.CopyState(r).Lost {
 		t.Error("a record that was under way has removed the note")
 	}
-	if h.UpdateCopy(r, &rec, bootTime); h.Sight(r).Lost {
+	if h.UpdateCopy(r, &rec, bootTime); h.CopyState(r).Lost {
 		t.Error("the owner has been told, and its record changes nothing")
 	}
 }
@@ -658,7 +658,7 @@ func TestChanged(t *testing.T) {
 		{"another number of the backend", func() {
 			h.Observe(r, ReplySide, Segment{Flags: header.TCPACK, Seq: 9}, bootTime)
 		}, 1},
-		{"ended, and told", func() { h.Tell(r); h.Delete(r) }, 1},
+		{"ended, and told", func() { h.Report(r); h.Delete(r) }, 1},
 		{"nothing", func() {}, 0},
 	}
 	for _, s := range steps {
@@ -767,7 +767,7 @@ func TestTellAndEnd(t *testing.T) {
 			case h.Held(r):
 				h.Release(r, h.now)
 				released++
-			case !h.Told(r) && h.Tracked(r) && h.Record(r, new(conn.Record)) && h.Tell(r):
+			case !h.Reported(r) && h.Tracked(r) && h.Record(r, new(conn.Record)) && h.Report(r):
 				told++
 			}
 		}

@@ -113,7 +113,7 @@ func (m *mover) lose(w conn.Meta, reply uint64) {
 	}
 }
 
-// held moves the record of an ended flow that holds its port, if the new table is of a group.
+// held moves the record of an ended flow that holds its port, if the new table has a Group.
 func (m *mover) held(from, to *arena, i uint32, w conn.Meta) error {
 	if !m.h.t.Grouped() {
 		return nil

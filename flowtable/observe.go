@@ -17,9 +17,9 @@ func (h *Handle) Changes(r Ref, from Side, s Segment, now Time) bool {
 		m.ChangedTo(m.Observe(from, s, word, now.Ticks()), from, &s, word, syn)
 }
 
-// UnprovenBy reports whether a client's segment acknowledges neither the SYN of the flow's backend
-// nor its first data, although the handshake is not proven. The segment then belongs to a
-// connection that another gateway of the group has made.
+// UnprovenBy reports whether the handshake of a flow is not proven, and a client's segment
+// acknowledges neither the SYN of the flow's backend nor its first data. The segment then belongs
+// to a connection that another gateway of the group has made.
 func (h *Handle) UnprovenBy(r Ref, s *Segment) bool {
 	f := h.Flow(r)
 	// As in Observe: the word first.
@@ -27,18 +27,18 @@ func (h *Handle) UnprovenBy(r Ref, s *Segment) bool {
 	if m.Proto() != header.ProtoTCP || s.Flags&(header.TCPACK|header.TCPSYN|header.TCPRST) != header.TCPACK {
 		return false
 	}
-	return m.State() == SynSeen || m.Provable() && s.Ack-(word+1) > unseenMost
+	return m.State() == SynSeen || m.Provable() && s.Ack-(word+1) > maxUnseenBytes
 }
 
-// unseenMost bounds the bytes of a backend that other gateways have forwarded before the copy of a
-// flow shows that: more than an initial window (RFC 6928) with retransmissions. A random sequence
-// number is in this range once in 4,096 times.
-const unseenMost = 1 << 20
+// maxUnseenBytes bounds the bytes that a backend has sent by other gateways before their message
+// about the flow arrives here. It exceeds an initial window (RFC 6928) with retransmissions. A
+// random sequence number is in this range once in 4,096 times.
+const maxUnseenBytes = 1 << 20
 
-// Observe updates the flow by one of its packets, and reports whether the flow stands from this
-// packet on (State.Stands). It writes at most once a second, when the state changes, and for each
-// of the first datagrams of a UDP flow (conn.CountedDatagrams).
-func (h *Handle) Observe(r Ref, from Side, s Segment, now Time) (stands bool) {
+// Observe updates the flow by one of its packets, and reports whether this packet makes the flow
+// assured (State.Assured). It writes at most once a second, when the state changes, and for each of
+// the first datagrams of a UDP flow (conn.CountedDatagrams).
+func (h *Handle) Observe(r Ref, from Side, s Segment, now Time) (assured bool) {
 	f := h.Flow(r)
 	h.observed = Observed{}
 	for t := now.Ticks(); ; {
@@ -71,7 +71,7 @@ func (h *Handle) Observe(r Ref, from Side, s Segment, now Time) (stands bool) {
 		}
 		if (n^m)&conn.MetaAccounted != 0 {
 			h.moved(r, m, n)
-			return n.State().Stands() && !m.State().Stands()
+			return n.State().Assured() && !m.State().Assured()
 		}
 		return
 	}

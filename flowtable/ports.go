@@ -18,8 +18,8 @@ func (p *Ports) at(i int) uint16 {
 }
 
 // The last eighth of the ports of a range is spare for UDP: a flow gets a spare port only if it
-// finds no other port and the network of its client holds few ports (portSearch.mayUseSpare). No
-// new flow takes a port from a UDP flow that waits for its answer. So without spare ports one
+// finds no other port and the network of its client holds few ports (portSearch.mayUseSpare). A new
+// flow never takes the port of a UDP flow that waits for its answer, so without spare ports one
 // client whose questions get no answer could hold all ports towards a backend. Small ranges have no
 // spare ports.
 const (
@@ -89,11 +89,11 @@ func (h *Handle) Probed() int { return h.probed }
 //	the port of a flow that it ends, one of the holders of the other ports
 //	for UDP, a spare port in the same way, if the client's network holds few of the other ports
 //
-// The last steps keep a backend reachable if a flood, or thousands of closed connections, hold
-// its ports: there are some ten thousand ports towards a backend, so they run short long before the
+// The last steps keep a backend reachable if a flood, or thousands of closed connections, hold its
+// ports: there are some ten thousand ports towards a backend, so they run short long before the
 // table does. Flows are ended in the order of a full table (Shed), except young handshakes and UDP
-// flows whose backend may still answer (awaitsAnswer): these keep their ports, and if all holders
-// are of these kinds, Create fails. Among idle UDP flows it ends the least used one, and among
+// flows whose backend may still answer (awaitsAnswer): these keep their ports; if only such flows
+// hold the ports tried, Create fails. Among idle UDP flows it ends the least used one, and among
 // equals one from the source prefix that holds most of the ports tried (RFC 6888, REQ-4: ports must
 // be shared fairly).
 type portSearch struct {
@@ -112,10 +112,10 @@ type portSearch struct {
 // holder is the flow that holds a port.
 type holder struct {
 	victim
-	port   uint16
-	held   uint16 // how many of the ports tried the prefix holds; 0 if not computed yet
-	told   bool   // other gateways may have a copy: if the flow ends, the port is held
-	prefix uint64 // of the flow's client: /24 or /56
+	port     uint16
+	held     uint16 // how many of the ports tried the prefix holds; 0 if not computed yet
+	reported bool   // other gateways may have a copy: if the flow ends, the port is held
+	prefix   uint64 // of the flow's client: /24 or /56
 }
 
 // maxHolders bounds the holders that are compared: all, or nearly all, because the second pass
@@ -272,8 +272,8 @@ func (ps *portSearch) noteHolder(h *Handle, i uint32, port uint16) {
 			return // the second try meets it again
 		}
 	}
-	told := h.t.Grouped() && h.t.mark(ps.a, i).Load()&markTold != 0
-	h.holders[ps.holders] = holder{victim: victim{i, m, kind}, port: port, prefix: ps.a.prefixOf(i), told: told}
+	reported := h.t.Grouped() && h.t.mark(ps.a, i).Load()&markReported != 0
+	h.holders[ps.holders] = holder{victim: victim{i, m, kind}, port: port, prefix: ps.a.prefixOf(i), reported: reported}
 	ps.holders++
 }
 
@@ -295,8 +295,8 @@ func (a *arena) prefixOf(i uint32) uint64 {
 }
 
 // takeHeld ends the holder that is first in the order of shedding, unless its flow has changed
-// since or is told, and takes its port, even if the port rests now. If it does not get the port, it
-// tries the next holder.
+// since or is reported, and takes its port, even if the port rests now. If it does not get the
+// port, it tries the next holder.
 func (ps *portSearch) takeHeld(h *Handle) (hash uint64, s Status) {
 	for range ps.holders {
 		first := ps.first(h, false)
@@ -309,7 +309,7 @@ func (ps *portSearch) takeHeld(h *Handle) (hash uint64, s Status) {
 			continue
 		}
 		if h.t.Grouped() && ps.a.flow(v.record).load().Held() {
-			break // it was told just now
+			break // it was reported just now
 		}
 		if hash, s = ps.probe(h, first.port, true); s == Created {
 			h.p.portsTaken[b2i(header.Stateful(v.meta.Proto()))].Add(1)
@@ -319,10 +319,11 @@ func (ps *portSearch) takeHeld(h *Handle) (hash uint64, s Status) {
 	return 0, PortsExhausted
 }
 
-// first returns the holder to end first, among told holders or among the others, or nil.
-func (ps *portSearch) first(h *Handle, told bool) (first *holder) {
+// first returns the holder to end first, among reported holders or among the others, or nil.
+func (ps *portSearch) first(h *Handle, reported bool) (first *holder) {
 	for k := range h.holders[:ps.holders] {
-		if c := &h.holders[k]; c.told == told && c.kind != shedNever && (first == nil || ps.before(h, c, first)) {
+		c := &h.holders[k]
+		if c.reported == reported && c.kind != shedNever && (first == nil || ps.before(h, c, first)) {
 			first = c
 		}
 	}

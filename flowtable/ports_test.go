@@ -99,7 +99,7 @@ func TestPortsGiveWay(t *testing.T) {
 				for used := Time(1); used < c.used; used++ {
 					h.Observe(r, B, seg(B, 0), bootTime+used*second)
 				}
-				told = group && Answered(h.Flow(r).State()) && h.Tell(r)
+				told = group && Answered(h.Flow(r).State()) && h.Report(r)
 			}
 			now := bootTime + c.age
 			var one Info
@@ -171,7 +171,7 @@ func TestRecallIsBounded(t *testing.T) {
 			if r, s := h.Create(now, &f); s == Created {
 				made++
 				h.assure(r, now)
-				h.Tell(r)
+				h.Report(r)
 			}
 		}
 		return made
@@ -185,7 +185,7 @@ func TestRecallIsBounded(t *testing.T) {
 		}
 		r := h.mustCreate(t, at, f)
 		h.Observe(r, ReplySide, Segment{}, at)
-		h.Tell(r)
+		h.Report(r)
 	}
 	h.t.OutOfStepSince(bootTime + second)
 	if made := ask(10_000); made != 0 || shed() != 0 {
@@ -206,7 +206,7 @@ func TestRecallIsBounded(t *testing.T) {
 		if r, s := h.Create(now, &f); s == Created {
 			made++
 			h.assure(r, now)
-			h.Tell(r)
+			h.Report(r)
 		}
 		h.Publish()
 		h.t.Changed(func(r Ref) {
@@ -247,7 +247,7 @@ func TestRecalledPortIsFound(t *testing.T) {
 		r, s := by.Create(now, &f)
 		if s == Created {
 			by.Observe(r, ReplySide, Segment{}, now)
-			by.Tell(r)
+			by.Report(r)
 		} else if n > 2*ports {
 			refused++
 		}
@@ -277,7 +277,7 @@ func TestRecalledPortsRest(t *testing.T) {
 		f.SourcePort = f.Ports.First + uint16(n)
 		r := h.mustCreate(t, bootTime, f)
 		h.Observe(r, ReplySide, Segment{}, bootTime)
-		h.Tell(r)
+		h.Report(r)
 	}
 	shed := func() uint64 { return h.t.Counts().Shed[ShedUnreplied] }
 	now := bootTime + 2*second
@@ -320,7 +320,7 @@ func TestUntoldFirst(t *testing.T) {
 	}
 	told := h.mustCreate(t, bootTime, flow(1))
 	h.Observe(told, ReplySide, seg(ReplySide, header.TCPRST), bootTime) // ShedClosed
-	h.Tell(told)
+	h.Report(told)
 	h.mustCreate(t, bootTime, flow(2))
 	now := bootTime + second // ShedHalfOpen
 	h.Enter(now)

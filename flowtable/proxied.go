@@ -10,11 +10,11 @@ import (
 	"sluice.dev/sluice/nat/proxyproto"
 )
 
-// A flow of a Service with PROXY protocol has a header in front of the client's bytes. All that is
-// known about it is in the flow's record, so that it outlives the process: that the flow has one
-// (conn.MetaProxied), whether it is sent (the state), whether it is acknowledged
-// (conn.MetaHeaderAcked), and the initial sequence numbers of both ends (next and created). Its
-// bytes follow from the flow's client tuple.
+// A flow of a Service with PROXY protocol has a header in front of the client's bytes. The state of
+// the header is in the flow's record, so that it outlives the process: whether the flow has a
+// header (conn.MetaProxied), whether it is sent (the state), whether it is acknowledged
+// (conn.MetaHeaderAcked), and the initial sequence numbers of both ends (next and created). The
+// header's bytes follow from the flow's client tuple.
 
 // Proxied reports whether a PROXY header goes in front of the client's bytes.
 func (f *Flow) Proxied() bool { return f.load().Proxied() }
@@ -22,8 +22,8 @@ func (f *Flow) Proxied() bool { return f.load().Proxied() }
 // Insertion is the PROXY header of a flow.
 type Insertion struct {
 	nat.Insertion
-	// Ack is the acknowledgement number of a segment with the header: of the backend's first byte.
-	// It is valid if HasAck is set: the header is sent, and not by an earlier version.
+	// Ack is the acknowledgement number of a segment with the header: it acknowledges the backend's
+	// SYN. It is valid if HasAck is set: the header was sent by this version of the program.
 	Ack    uint32
 	HasAck bool
 	// Reset: one end sent an RST, and no later packet has shown that the connection lives on.
@@ -37,8 +37,8 @@ const cookies = 4
 // Begins reports whether a client's segment with these numbers, of which seq is translated, could
 // begin a connection at a backend that has none, because its acknowledgement number is a SYN cookie
 // that the client knows. A cookie is a hash of the tuple, plus the sequence number of the SYN, plus
-// one of four numbers that say the MSS: so all numbers are valid whose difference is that of the
-// header's numbers, give or take 3.
+// one of four values that encode the MSS. So every pair of numbers whose difference is within 3 of
+// the difference of the header's numbers is a valid cookie.
 func (i *Insertion) Begins(seq, ack uint32) bool {
 	return i.HasAck && ack-i.Ack-(seq-i.First)+(cookies-1) <= 2*(cookies-1)
 }
@@ -60,9 +60,9 @@ func (h *Handle) Insertion(r Ref) Insertion {
 }
 
 // HiddenSYN returns the sequence number with which a client's SYN leaves while the flow's PROXY
-// header is sent. The client cannot know it: in a connection that the SYN opens, it could otherwise
-// send bytes to the header's place. It is the same for all SYNs of a flow, so the backend answers a
-// repeated one as the first.
+// header is sent. The client cannot know this number: otherwise, in a connection that the SYN
+// opens, it could send bytes in the place of the header. It is the same for all SYNs of a flow, so
+// the backend answers a repeated one as the first.
 func (h *Handle) HiddenSYN(r Ref) uint32 {
 	k, secret := h.arena(r&refV6 != 0).keyOf(r.index(), ReplySide), h.secret
 	if h.hidden.seed != ([2]uint64{}) {
@@ -78,7 +78,7 @@ type hiddenKey struct {
 }
 
 // ShareHidden makes HiddenSYN the same for all gateways of a group, which share a secret seed: the
-// answer to a SYN may pass another gateway than the SYN. A seed of 0 is none.
+// answer to a SYN may pass another gateway than the SYN. A seed of 0 means no seed.
 func (h *Handle) ShareHidden(seed [2]uint64) {
 	if seed == h.hidden.seed {
 		return
@@ -92,8 +92,8 @@ func (h *Handle) ShareHidden(seed [2]uint64) {
 	}
 }
 
-// AnswersHidden reports whether a backend's segment acknowledges HiddenSYN: its connection is
-// another one than the flow's, or it has none. noted: the SYN has passed this gateway.
+// AnswersHidden reports whether a backend's segment acknowledges HiddenSYN: then the backend does
+// not have the flow's connection. noted: the SYN has passed this gateway.
 func (h *Handle) AnswersHidden(r Ref, s *Segment) (hidden, noted bool) {
 	return s.Acknowledges(h.HiddenSYN(r)), h.Flow(r).load()&conn.MetaReopened != 0
 }
@@ -140,7 +140,7 @@ func (h *Handle) HeaderAcked(r Ref) {
 		}
 		if f.swap(m, m|conn.MetaHeaderAcked|conn.MetaHasISN) {
 			h.changed(r)
-			h.sighted(r)
+			h.copyChanged(r)
 			return
 		}
 	}
@@ -150,7 +150,7 @@ func (h *Handle) HeaderAcked(r Ref) {
 // A packet of either end sends it again in any case.
 const resendTicks = int32(time.Minute / conn.Tick)
 
-// unacknowledged has flows that a sweep has found, whose PROXY header is not acknowledged.
+// unacknowledged has the flows found by a sweep whose PROXY header is not acknowledged.
 type unacknowledged struct {
 	n    int
 	flow [64]Ref

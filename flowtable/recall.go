@@ -7,21 +7,21 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// The port of a told flow (group.go) that a search ends is held until the other gateways have
-// acknowledged the end, so the search does not get it. The port is *recalled*: the handle remembers
-// it for a later flow to the same backend. A search recalls
+// If a search ends a reported flow (group.go), the flow's port is held until the other gateways
+// have acknowledged the end, so the search does not get it. The port is *recalled*: the handle
+// remembers it for a later flow to the same backend. A search recalls
 //
 //	one port if it finds none, or gets a recalled one
 //	one for each recalled one that another search has found
 //	one in reserve, if it gets the last recalled one that is released
 //	one if it tries more than shortTries ports, and none towards the backend is recalled
 //
-// So the flows of a round trip between gateways are refused when ports become short, and then each
-// flow gets the port that was recalled for an earlier one.
+// So when ports become short, flows are refused for one round trip between gateways. After that
+// each flow gets the port that was recalled for an earlier one.
 //
-// If a gateway does not acknowledge, its lease runs out, and flows that it may have copies of keep
-// their ports (Table.OutOfStepSince). Until then at most maxRecalls flows end whose ports stay
-// held.
+// If a gateway does not acknowledge, its lease runs out, and from then on flows of which it may
+// have copies keep their ports (Table.OutOfStepSince). Until then at most maxRecalls flows end
+// whose ports stay held.
 type recalls struct {
 	list [maxRecalls]recall // in their order
 	n    int
@@ -32,8 +32,8 @@ type recall struct {
 	to   uint64 // hash of the reply key without the port
 	flow Ref    // that has ended
 	port uint16
-	// until is when the port's rest ends, if rests is set. Otherwise it is when the port is no
-	// longer expected to be released.
+	// until is the time at which the port's rest ends, if rests is set. Otherwise it is the time
+	// after which the port is no longer expected to be released.
 	until Ticks
 	rests bool
 }
@@ -41,17 +41,17 @@ type recall struct {
 const (
 	maxRecalls = 128 // 64,000 new flows a second with round trips of 2 ms
 
-	// recallTicks is how long a recalled port is expected to be released: longer than a lease.
+	// recallTicks is how long the release of a recalled port is awaited: longer than a lease.
 	recallTicks = int32(time.Second / conn.Tick)
 
 	// shortTries is the number of tries beyond which ports are short.
 	shortTries = maxPortTries / 2
 
-	// recallLooks bounds the ports at which one search finds that they are not released.
+	// recallLooks bounds the recalled ports that one search finds not to be released.
 	recallLooks = 8
 )
 
-// due reports whether a recalled port is expected to be free later.
+// due reports whether a recalled port may still become free.
 func (h *Handle) due(r *recall, now Ticks) bool {
 	return (r.rests || h.Held(r.flow)) && r.until.Since(now) > 0
 }
@@ -121,8 +121,8 @@ func (ps *portSearch) recalled(h *Handle) bool {
 	return false
 }
 
-// recall ends the told holder of a common port that is first in the order of shedding, unless too
-// many ports are recalled.
+// recall ends the reported holder of a common port that is first in the order of shedding, unless
+// too many ports are recalled.
 func (ps *portSearch) recall(h *Handle) {
 	r := h.recalls
 	if r.n == maxRecalls {

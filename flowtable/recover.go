@@ -32,9 +32,9 @@ type Recovery struct {
 	Kept bool
 	// Lost counts flows that did not fit, as the caller accepted (Resize).
 	Lost int
-	// Unread: Fresh, and there was a table whose flows could not be read or counted.
+	// Unread: Fresh, because the flows of an existing table could not be read or counted.
 	Unread bool
-	// Missing: Fresh, and the caller knows that an earlier process had a table, which is not here.
+	// Missing: Fresh, although the caller knows that an earlier process had a table.
 	Missing bool
 }
 
@@ -152,8 +152,8 @@ func (h *Handle) recoverFlow(a *arena, i uint32, now Ticks, rec *Recovery) bool 
 	return false
 }
 
-// recoverHeld keeps the port of an ended flow taken, or frees its record. The result is taken, too,
-// if the record is damaged, or if the table is of no group.
+// recoverHeld keeps the port of an ended flow in use, or frees its record. It also returns taken if
+// the record is damaged or the table has no Group.
 func (h *Handle) recoverHeld(a *arena, i uint32) (ins insertion) {
 	f := a.flow(i)
 	hs := h.secret.both(a, i)

@@ -47,10 +47,10 @@ func (r *resting) makeRoom(keys uint32) {
 	r.words = make([]atomic.Uint32, 1<<bits.Len32(max(minResting, keys)-1))
 }
 
-// keep makes the keys rest that rest in the words of a table of another size, in native byte order.
-// Both numbers of words are powers of two, so a key's word in the larger table determines its word
-// in the smaller one. If the words were fewer, each becomes several here, and keys rest that only
-// shared it.
+// keep takes over the resting keys of a table of another size; words has that table's words, in
+// native byte order. Both numbers of words are powers of two, so a key's word in the larger table
+// determines its word in the smaller one. If the other table had fewer words, each word is copied
+// to several words here, and keys rest that only shared it.
 func (r *resting) keep(words []byte) {
 	const wordBytes = 4
 	n := len(words) / wordBytes
@@ -64,28 +64,28 @@ func (r *resting) keep(words []byte) {
 	}
 }
 
-// assume accepts the words of another process, whose keys may have rested for longer than most: the
-// setting is lower now. It clears words of times that are past, or far ahead, which may be from
-// before the last reboot.
-func (r *resting) assume(now Ticks, most int32) {
+// assume accepts the words of another process, whose keys may rest for longer than limit, because
+// the setting was higher there. It clears words with times in the past or far ahead, which may be
+// from before the last reboot.
+func (r *resting) assume(now Ticks, limit int32) {
 	for i := range r.words {
 		until := Ticks(r.words[i].Load())
 		switch left := until.Since(now); {
 		case until == 0:
 			continue
-		case left < 0 || left > farAhead:
+		case left < 0 || left > impossibleRestTicks:
 			r.words[i].Store(0)
 			continue
-		case left > most:
-			until = now + Ticks(most)
+		case left > limit:
+			until = now + Ticks(limit)
 			r.words[i].Store(uint32(until))
 		}
 		raise(&r.latest, until)
 	}
 }
 
-// farAhead is a time for which no key rests.
-const farAhead = int32(time.Hour / conn.Tick)
+// impossibleRestTicks is longer than any key rests.
+const impossibleRestTicks = int32(time.Hour / conn.Tick)
 
 // There is a table for UDP, and one for TCP and SCTP: a flood of one must not fill the table of the
 // other.
@@ -101,8 +101,8 @@ func (t *Table) restingOf(proto uint8) *resting { return &t.resting[b2i(header.S
 func (r *resting) at(hash uint64) *atomic.Uint32 { return &r.words[hash%uint64(len(r.words))] }
 
 // begin makes a key rest until a tick. It must be called before the swap that ends the flow, or
-// that releases its port: the key is free from then on. If the swap fails, the key
-// rests although the flow still has the port, and may rest too long after the flow's end.
+// that releases its port, because the swap frees the key. If the swap fails, the key rests although
+// the flow still has the port, and may rest too long after the flow's end.
 func (r *resting) begin(hash uint64, until Ticks) {
 	raise(r.at(hash), until)
 	raise(&r.latest, until)
@@ -139,8 +139,8 @@ const quietAfterAnswer = Ticks(time.Second/conn.Tick) + 1
 // for all flows that end in that time. If the bound were longer, no client would get a port.
 const maxRest = int32(10 * time.Second / conn.Tick)
 
-// mostRest returns how long the port of a UDP flow rests at most.
-func (t *Table) mostRest() int32 { return max(maxRest, t.unanswered) }
+// maxRestTicks returns the longest time that the port of a UDP flow rests.
+func (t *Table) maxRestTicks() int32 { return max(maxRest, t.unanswered) }
 
 // answersUntil returns the time up to which the backend of a UDP flow may still answer its client.
 // For other protocols it returns the flow's last-seen time.

@@ -189,7 +189,7 @@ func TestRestBeginsFirst(t *testing.T) {
 		r := h.mustCreate(t, bootTime, f)
 		reply := h.reply(r)
 		if c.held {
-			h.Tell(r)
+			h.Report(r)
 			h.Delete(r)
 		}
 		before := h.Flow(r).load()

@@ -39,7 +39,7 @@ func (s *Socket) AddrPort() netip.AddrPort {
 // Is4 reports whether the address is IPv4.
 func (s *Socket) Is4() bool { return s.Hi == 0 && s.Lo>>32 == mapped4>>32 }
 
-// V6 reports whether a flow is of the family IPv6.
+// V6 reports whether a flow is an IPv6 flow.
 func (r Ref) V6() bool { return r&refV6 != 0 }
 
 // Source and Destination return the ends of a side's tuple: client and frontend on the client side,

@@ -20,7 +20,7 @@ const sourceWays = 4
 const changing = math.MaxUint32
 
 // source counts the flows of one source to one service. id is a keyed hash of both: it cannot be
-// guessed, and two of a million sources have the same with a chance of 1 in 10^7.
+// guessed, and the probability that two of a million sources have the same id is 1 in 10^7.
 //
 // use is a version and a count, 32 bits each. A handle that loads use, then finds the id, and then
 // swaps use has changed the entry of that id: an entry gets another id only under a new version. An
@@ -160,7 +160,7 @@ func (s *sources) take(id uint64, rate uint32, now Time) {
 const Burst = Time(time.Second)
 
 // maxDebt bounds how far an allowance is overdrawn beyond its burst, by connections that were
-// admitted before the first of them reached a standing state.
+// admitted before the first of them reached an assured state.
 const maxDebt = Time(time.Second)
 
 // An allowance of new connections is a token bucket, kept as the time at which it will be full (the

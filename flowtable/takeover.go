@@ -64,7 +64,7 @@ func (t *Table) Assume(used [2]uint32, now Time) error {
 		return err
 	}
 	t.head.incarnation++
-	t.resting[restingUDP].assume(now.Ticks(), t.mostRest())
+	t.resting[restingUDP].assume(now.Ticks(), t.maxRestTicks())
 	for f := range t.arenas {
 		if t.arenas[f].flows != 0 {
 			t.assume(&t.arenas[f], used[f], now.Ticks())

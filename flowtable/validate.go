@@ -194,8 +194,8 @@ func (v *validation) counters() {
 	}
 }
 
-// load checks whether a flow is counted if and only if it must be. A flow without a binding is of
-// an earlier process, or new.
+// load checks whether a flow is counted if and only if it must be. A flow without a binding is new,
+// or was made by an earlier process.
 func (v *validation) load(r Ref, f *Flow) {
 	o, m := f.owner.Load(), f.load()
 	is, counts := o&counted != 0, m.Counts() && uint32(o) != 0

@@ -46,9 +46,9 @@ func (h *Handle) MeasureWaits() {
 }
 
 // waits has the clocks of flows that wait, in 1 MiB: sets of one cache line, by the low bits of the
-// Ref. It is lost with the process: a flow that waits meanwhile is not measured. A flow that gets
-// its answer gives its clock back. If eight younger flows of the same set wait, the flow is not
-// measured: records are used in turn, so this takes about 100,000 flows that wait at once.
+// Ref. It is lost with the process: a flow that waits at that time is not measured. When a flow
+// gets its answer, its clock is free again. If eight younger flows of the same set wait, the flow
+// is not measured: records are used in turn, so this takes about 100,000 flows that wait at once.
 type waits [1 << setBits][8]atomic.Uint64
 
 const setBits = 14
@@ -58,8 +58,8 @@ const setBits = 14
 //	63      62        46 45               8   7   6       0
 //	[valid][ Ref, high ][ time, microseconds ][asked][packets ]
 //
-// time is when the wait began. asked and packets are of an established connection: the client has
-// sent payload; the number of packets seen while its answer is measured.
+// time is when the wait began. asked and packets are used for established connections: asked means
+// that the client has sent payload; packets counts the packets seen while the answer is timed.
 type clock uint64
 
 const (
@@ -78,7 +78,7 @@ const (
 	maxWait = time.Minute
 )
 
-// A Ref has 31 bits: the clock has all but the number of its set.
+// A Ref has 31 bits: the clock has all bits but the number of its set.
 const _ = -(refShift + 31 - setBits ^ 63)
 
 func owner(r Ref) clock { return clockValid | clock(r)>>setBits<<refShift }
@@ -87,8 +87,8 @@ func makeClock(r Ref, now Time, asked bool) clock {
 	return owner(r) | clock(now/Time(time.Microsecond))<<timeShift&clockTime | clock(b2i(asked))*clockAsked
 }
 
-// since returns the time from another clock to c. It is 0 if that one is later: another worker's
-// batch may be later than ours. Times wrap after three days.
+// since returns the time from other to c. It is 0 if other is later, because another worker's batch
+// may be later than this one. Times wrap after three days.
 func (c clock) since(other clock) time.Duration {
 	const unused = 64 - refShift
 	micros := int64((c&clockTime-other&clockTime)<<unused) >> (unused + timeShift)
@@ -138,8 +138,8 @@ func (w *waits) find(r Ref) (*atomic.Uint64, clock) {
 	return nil, 0
 }
 
-// stop returns how long a flow has waited, and gives its clock back. It returns false if the flow
-// has none, if another handle was faster, or if the wait was too long.
+// stop returns how long a flow has waited, and frees its clock. It returns false if the flow has no
+// clock, if another handle was faster, or if the wait was too long.
 func (w *waits) stop(r Ref, now Time) (time.Duration, bool) {
 	word, c := w.find(r)
 	if word == nil || !word.CompareAndSwap(uint64(c), 0) {

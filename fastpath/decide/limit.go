@@ -23,7 +23,7 @@ func (s *Planner) limited(n *Plan, req *Request) reason.Drop {
 func (s *Planner) LimitedAgain(ref flowtable.Ref, t *header.Tuple) reason.Drop {
 	f := s.Flows.Flow(ref)
 	l := limitsOf(s.Snap, f)
-	if !l.Any() || !f.State().Stands() {
+	if !l.Any() || !f.State().Assured() {
 		return reason.None
 	}
 	if s.Flows.Charged(ref) {
@@ -56,11 +56,11 @@ func (s *Planner) over(l services.Limits, id uint32, client *header.Tuple) reaso
 	return reason.None
 }
 
-// Stood must be called when a flow becomes established (flowtable.State.Stands): it counts the flow
-// in its service's limits and pins its client (confirm). The flow must be bound.
-func (s *Planner) Stood(ref flowtable.Ref) {
+// Confirm must be called when a flow becomes established (flowtable.State.Assured): it counts the
+// flow in its service's limits and confirms the pin of its client. The flow must be bound.
+func (s *Planner) Confirm(ref flowtable.Ref) {
 	s.charge(ref)
-	s.confirm(ref)
+	s.confirmPin(ref)
 }
 
 // charge counts an established flow in the limits of its service, if it has any.
@@ -74,7 +74,7 @@ func (s *Planner) charge(ref flowtable.Ref) {
 // numbered as in snapshot s. It takes no token of the rate limits.
 func Recharge(s *services.Snapshot, h *flowtable.Handle, ref flowtable.Ref, now flowtable.Time) {
 	f := h.Flow(ref)
-	if l := limitsOf(s, f); l.Any() && f.State().Stands() {
+	if l := limitsOf(s, f); l.Any() && f.State().Assured() {
 		h.Charge(ref, flowtable.Rates{}, now)
 	}
 }

@@ -12,7 +12,7 @@ import (
 const handshakeSeconds = 10
 
 // Settle pins the client to the planned backend, for a service with session affinity. The pin is
-// tentative, because the source address may be forged until the flow is established (see Stood). If
+// tentative, because the source address may be forged until the flow is established (Confirm). If
 // another worker was faster with a flow of this client, its choice holds, so that all first flows
 // of a client get one backend: Settle then changes the plan and returns true.
 //
@@ -40,10 +40,10 @@ func (s *Planner) Settle(n *Plan, req *Request) (moved bool) {
 	return true
 }
 
-// confirm pins the client of an established flow to the flow's backend, for the affinity time of
+// confirmPin pins the client of an established flow to the flow's backend, for the affinity time of
 // its service (k8s.io/kubernetes pkg/proxy/nftables/proxier.go: the time counts from the client's
 // last new flow). The flow must be bound.
-func (s *Planner) confirm(ref flowtable.Ref) {
+func (s *Planner) confirmPin(ref flowtable.Ref) {
 	if s.Pins == nil {
 		return
 	}

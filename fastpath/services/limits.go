@@ -2,7 +2,7 @@ package services
 
 // Limits bound the connections to a service port through one gateway; 0 is no limit. A source is an
 // IPv4 address, or the /64 of an IPv6 address. Only established connections count
-// (flowtable.State.Stands): a client with a forged source, which sees no answers, cannot establish
+// (flowtable.State.Assured): a client with a forged source, which sees no answers, cannot establish
 // one.
 type Limits struct {
 	SourceConnections    uint32 // open at once, from one source

@@ -201,9 +201,10 @@ func (g *Group) deprioritize(tid int) {
 // the next one.
 const lowestRealTime = 1
 
-// Own calls f on a thread that runs nothing else, and ends with the calling goroutine. It is not
-// the process's first thread, which does not end, and whose settings are the process's (NewGroup).
-func Own(f func()) {
+// OnOwnThread calls f on a thread that runs no other goroutine and ends with the calling goroutine.
+// It does not use the process's first thread, which does not end, and whose settings are the
+// process's (NewGroup).
+func OnOwnThread(f func()) {
 	runtime.LockOSThread()
 	if unix.Gettid() != unix.Getpid() {
 		f()
@@ -212,7 +213,7 @@ func Own(f func()) {
 	done := make(chan struct{})
 	go func() { // on another thread, because this one is locked
 		defer close(done)
-		Own(f)
+		OnOwnThread(f)
 	}()
 	<-done
 	runtime.UnlockOSThread()

@@ -176,7 +176,7 @@ func TestRealTime(t *testing.T) {
 	g := realTimeHere(t)
 	made, release := make(chan int), make(chan struct{})
 	defer close(release)
-	go Own(func() {
+	go OnOwnThread(func() {
 		if err := RealTime(); err != nil {
 			t.Error(err)
 		}

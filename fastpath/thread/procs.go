@@ -2,7 +2,7 @@ package thread
 
 import "runtime"
 
-// SetProcs sets GOMAXPROCS for a process with so many workers: two more, unless it is larger
+// SetProcs sets GOMAXPROCS for a process with a number of workers: two more, unless it is larger
 // already. A worker never gives its P back by itself, so the control loop and the collector have
 // two of their own, and a worker that comes back from a sleep finds one.
 //

@@ -5,13 +5,13 @@
 //
 // A pin implements kube-proxy's ClientIP affinity (k8s.io/kubernetes pkg/proxy/nftables,
 // Service.spec.sessionAffinityConfig): its key is the client's address and the service port, so
-// that all frontends of the port share it. Each new flow that reaches a standing state
-// (flowtable.State.Stands) sets the pin again and restarts its time; other packets do not change
+// that all frontends of the port share it. Each new flow that reaches an assured state
+// (flowtable.State.Assured) sets the pin again and restarts its time; other packets do not change
 // it. The caller decides whether a pin's backend may still be used; if not, it calls Settle with
 // another.
 //
 // A packet that opens a flow may have a forged source. So a pin is tentative at first, and
-// confirmed when a flow of the client stands:
+// confirmed when a flow of the client is assured:
 //
 //	new flow ── Settle ──► tentative ── Confirm ──► confirmed
 //	                       evicted for any pin      evicted for confirmed pins only

@@ -117,9 +117,9 @@ func (t *Table) Get(now flowtable.Time, client header.Addr, service uint64) (pin
 	return e.pin(), e.tentative(), true
 }
 
-// Confirm must be called when a flow reaches a standing state (flowtable.State.Stands). It pins the
-// client to the flow's backend, in place of its former pin. The pin lasts for seconds, from 1 to
-// MaxSeconds, and up to a tenth of a second more.
+// Confirm must be called when a flow reaches an assured state (flowtable.State.Assured). It pins
+// the client to the flow's backend, in place of its former pin. The pin lasts for seconds, from 1
+// to MaxSeconds, and up to a tenth of a second more.
 func (t *Table) Confirm(now flowtable.Time, client header.Addr, service uint64, pin Pin, seconds uint32) {
 	o := settling{now: ticksAt(now), want: pin, tries: maxTries}
 	t.settle(&o, &client, service, seconds)

@@ -14,7 +14,7 @@ type Entry struct {
 	Service uint64 // services.Service.Identity
 	Pin     Pin
 	Left    time.Duration // until it ends, to a tenth of a second
-	// Tentative: no flow of the client has reached a standing state since the pin was made.
+	// Tentative: no flow of the client has reached an assured state since the pin was made.
 	Tentative bool
 }
 

@@ -24,9 +24,9 @@ func (m Meta) ChangedTo(n Meta, from Side, s *Segment, isn, syn uint32) bool {
 }
 
 // AnsweredBefore reports whether a SYN-ACK of a backend is a copy of the one that began the open
-// connection of a flow whose PROXY header is sent. isn is the sequence number of that
-// SYN-ACK, syn that of the SYN. For other flows such a copy may restart the handshake, and any
-// packet ends that. Here a client's bytes would not pass meanwhile.
+// connection of a flow whose PROXY header is sent. isn is the sequence number of that SYN-ACK, syn
+// that of the SYN. For other flows such a copy may restart the handshake, which any packet ends.
+// For a flow with a PROXY header, no bytes of the client would pass until then.
 func (m Meta) AnsweredBefore(from Side, s *Segment, isn, syn uint32) bool {
 	return m.HeaderSent() && m.KeepsISN() && from == ReplySide && s.SYNACK() && s.Seq == isn && s.Acknowledges(syn)
 }

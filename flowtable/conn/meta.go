@@ -213,7 +213,7 @@ func (m Meta) BothFins() bool {
 }
 
 // Charges reports whether a flow with this Meta is charged if it is enrolled.
-func (m Meta) Charges() bool { return m.Counts() && m.State().Stands() }
+func (m Meta) Charges() bool { return m.Counts() && m.State().Assured() }
 
 // BackendInTimeWait reports whether the backend may hold a connection in TIME_WAIT. It may also do
 // so if its last ACK was not seen, and if a late copy of data revoked a FIN (restored): an end in

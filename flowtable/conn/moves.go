@@ -35,7 +35,7 @@ const (
 // client must acknowledge the sequence number of that ACK.
 //
 // A client may reset its handshake and start again; so may an attacker who forges its segments.
-// Only the first restart makes the flow young again. Otherwise three packets each second would keep
+// Only the first restart renews the age of the flow. Otherwise three packets each second would keep
 // the flow and protect it from being shed.
 //
 // SCTP has the state Unconfirmed in between: the client has sent its COOKIE ECHO, which only the

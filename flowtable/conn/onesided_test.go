@@ -59,7 +59,7 @@ func TestOneSided(t *testing.T) {
 		if got := time.Duration(lives[m.Life()]-RefreshTicks) * Tick; got != tt.lives {
 			t.Errorf("%s: lives %v, want %v", tt.name, got, tt.lives)
 		}
-		if m.State().Stands() {
+		if m.State().Assured() {
 			t.Errorf("%s: stands", tt.name)
 		}
 	}

@@ -2,7 +2,7 @@ package conn
 
 import "sluice.dev/sluice/nat/header"
 
-// Record is a flow as another gateway needs it, to translate both directions.
+// Record describes a flow for another gateway: it suffices to translate both directions.
 type Record struct {
 	Client header.Tuple // packets from the client
 	Reply  header.Tuple // packets from the backend; its destination is the source address
@@ -20,17 +20,18 @@ type Record struct {
 	ResetBy Side
 }
 
-// Sighting has the changes of a flow by packets that have passed another gateway, for its owner.
-type Sighting struct {
-	State State // of the copy there
-	// Proof: the client has proven the handshake there, and that gateway does not know whether the
-	// owner has seen it.
+// CopyState is the state of a copy of a flow, for the flow's owner: it has the changes by packets
+// that have passed the gateway with the copy.
+type CopyState struct {
+	State State // of the copy
+	// Proof: the client has proven the handshake at the gateway with the copy, which does not know
+	// whether the owner has seen the proof.
 	Proof bool
 	// Reset and ResetBy are as in a Record.
 	Reset   bool
 	ResetBy Side
-	// Outlived: the owner's Record has Reset, and packets have shown there that the connection
-	// lives on. It excludes Reset.
+	// Outlived: the owner's Record has Reset, and packets at the gateway with the copy have shown
+	// that the connection lives on. It excludes Reset.
 	Outlived bool
 	// HeaderAcked is as in a Record.
 	HeaderAcked bool
@@ -67,9 +68,9 @@ func (r *Record) resetNotes() Meta {
 	return MetaReset | Meta(r.ResetBy)<<MetaFlagsShift
 }
 
-// ResetCopy returns n, the next Meta of a copy that had m, as the owner's record has changed it.
-// before: the owner's previous record had Reset. An RST that passed this gateway, or packets after
-// one, stay in force until the owner's record shows them.
+// ResetCopy returns n, the next Meta of a copy that had m, with the notes about an RST that hold
+// after the owner's record r. before: the owner's previous record had Reset. An RST that passed
+// this gateway, or packets after an RST, stay in force until the owner's record shows them.
 func (r *Record) ResetCopy(m, n Meta, before bool, now Ticks) Meta {
 	switch {
 	case r.Reset && (!before || n.State() != m.State()) && !n.Reset():

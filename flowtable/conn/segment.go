@@ -2,7 +2,7 @@ package conn
 
 import "sluice.dev/sluice/nat/header"
 
-// Side is which of a flow's two tuples a packet carries.
+// Side says which of a flow's two tuples a packet carries.
 type Side uint8
 
 const (

@@ -59,10 +59,11 @@ func StateNames() (names []string) {
 // count Unconfirmed flows: they may be open connections that are idle, as in a connection pool.
 func (s State) HalfOpen() bool { return s == SynSeen || s == SynRecv }
 
-// Stands reports whether both ends have sent packets, and the client has received the backend's: a
+// Assured reports whether both ends have sent packets, and the client has received the backend's: a
 // TCP or SCTP flow whose handshake is complete, even if the connection is over, or a UDP flow whose
-// client sent after a reply. A forger may have guessed when the reply came.
-func (s State) Stands() bool {
+// client sent after a reply. Over UDP that is no proof: a forger may have guessed the time of the
+// reply.
+func (s State) Assured() bool {
 	return s >= Established && s <= TimeWaitBackend || s == UDPAssured
 }
 

@@ -2,7 +2,7 @@ package conn
 
 import "time"
 
-// Time is CLOCK_BOOTTIME in nanoseconds. It is always an argument: nothing here reads a clock.
+// Time is CLOCK_BOOTTIME in nanoseconds. It is always an argument: the package reads no clock.
 type Time uint64
 
 // Ticks are deciseconds of boot time: 32 bits last 13 years.

@@ -166,7 +166,7 @@ func (d *Daemon) watchSources(context.Context) {
 	}
 	d.formerSources.Store(&kept)
 	if err != nil { // the next process looks again
-		d.log.Warn("source addresses that no flow has any more stay noted", "addresses", gone, "error", err)
+		d.log.Warn("unused source addresses could not be removed from the list", "addresses", gone, "error", err)
 	}
 }
 
@@ -224,7 +224,7 @@ func (d *Daemon) groupView() *status.GroupView {
 	for i := range v.Members {
 		view.Members = append(view.Members, memberView(&v.Members[i], errs[v.Members[i].Number]))
 	}
-	for _, s := range v.Standings {
+	for _, s := range v.SourceAddresses {
 		view.Sources = append(view.Sources, status.GroupSourceView{Address: s.Address, State: d.sourceState(&s)})
 	}
 	view.AnswerWait = status.HistogramOf(d.group.Waits()...)
@@ -256,7 +256,7 @@ func memberView(m *members.Member, ended string) status.GroupMemberView {
 }
 
 // sourceState describes a source address for the status: as open only if workers have it.
-func (d *Daemon) sourceState(s *sources.Standing) string {
+func (d *Daemon) sourceState(s *sources.SourceAddress) string {
 	v6 := s.Address.Is6()
 	if a, open := d.group.OpenAddress(v6); !open || a != s.Address {
 		return string(s.State)
@@ -306,7 +306,7 @@ func (d *Daemon) groupConditions() (list []status.ConditionView) {
 	}
 	if len(lost) > 0 {
 		list = append(list, status.Warning("group", "this gateway does not have all flows of "+
-			strings.Join(lost, ", ")+"; meanwhile it answers segments of unknown connections with silence, not RST"))
+			strings.Join(lost, ", ")+"; until then it drops segments of unknown connections without an RST"))
 	}
 	return append(list, sourceConditions(v)...)
 }

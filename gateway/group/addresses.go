@@ -1,19 +1,19 @@
 package group
 
-// AddressState is whether new flows get ports of a source address.
+// AddressState says whether new flows get ports of a source address.
 type AddressState uint8
 
 const (
 	// Spare: no member has a record of a flow at the address.
 	Spare AddressState = iota
-	// Open: new flows get its ports, except those in use and held.
+	// Open: new flows get its ports, except ports that are in use or held.
 	Open
 	// Closed: this gateway does not know all flows at the address that members have.
 	Closed
 )
 
-// Addresses are the states of an owner's two source addresses of a family. They are written to the
-// disk before a flow is made by them.
+// Addresses are the states of an owner's two source addresses of a family. The caller writes them
+// to the disk before it makes a flow by them.
 type Addresses [2]AddressState
 
 // MemoryLost closes the open address, and opens the spare one, if there is one.
@@ -29,9 +29,10 @@ func (a *Addresses) MemoryLost() {
 	}
 }
 
-// AllReached notes that the owner has taken back its flows from all members. It opens an address if
-// none is open. A closed address becomes a spare only if no port of it is in use or held: the next
-// loss of memory opens it, and forgets which ports are.
+// AllReached is called when the owner has taken back its flows from all members. It opens an
+// address if none is open. A closed address becomes a spare only if no port of it is in use or
+// held: the next loss of memory opens it, and the gateway then no longer knows which ports are in
+// use or held.
 func (a *Addresses) AllReached(inUse [2]bool) {
 	open := a[0] == Open || a[1] == Open
 	for i := range a {

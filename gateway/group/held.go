@@ -6,7 +6,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Held reports whether a port is held: a new flow must not get this reply tuple.
+// Held reports whether the port of a reply tuple is held: no new flow may get the tuple.
 func (l *Ledger) Held(reply header.Tuple) bool { return l.held[reply] != nil }
 
 // EachHeld calls do with the slot and the reply tuple of each held port, in any order.
@@ -29,32 +29,33 @@ func (l *Ledger) hold(h *held) {
 }
 
 // released handles the acknowledgement of a message about a slot. The message was sent after the
-// end of a held flow if the slot had a later generation then, or the same one and no flow.
-// forwarded is the Remark.Forwarded about a Clear, or Unknown.
-func (l *Ledger) released(m Member, s sent, forwarded int64) {
+// end of a held flow if it has a later generation of the slot, or is a Clear of the same
+// generation. forwarded is the Remark.Forwarded of a Clear, or Unknown.
+func (l *Ledger) released(m Member, s sentMessage, forwarded int64) {
 	for _, h := range slices.Clone(l.heldSlots[s.slot]) { // free removes from it
 		after := int16(s.generation-h.generation) > 0 || s.generation == h.generation && s.kind == Clear
 		if !after {
 			continue
 		}
-		h.told.remove(m)
+		h.sent.remove(m)
 		if l.peers[m].view == InStep {
 			l.free(h, m, forwarded)
 		}
 	}
 }
 
-// resynchronised handles the acknowledgement of AllDone: the member has removed all records that it
-// was not sent on this stream.
+// resynchronised handles the acknowledgement of AllDone: the member has removed all records that
+// were not sent to it on this stream.
 func (l *Ledger) resynchronised(m Member) {
 	for _, h := range l.held {
-		if !h.told.Has(m) {
+		if !h.sent.Has(m) {
 			l.free(h, m, Unknown)
 		}
 	}
 }
 
-// free notes that a member does not have the record of an ended flow.
+// free is called when a member does not have the record of an ended flow. When no member has it any
+// more, the port is free.
 func (l *Ledger) free(h *held, m Member, forwarded int64) {
 	if h.by.Has(m) {
 		h.forwarded = max(h.forwarded, forwarded)
@@ -71,21 +72,21 @@ func (l *Ledger) free(h *held, m Member, forwarded int64) {
 	l.freed(h.slot, h.forwarded)
 }
 
-// Added notes a member that joins the group, which has no record of this owner.
-func (l *Ledger) Added(m Member) { l.everybody.add(m) }
+// Added adds a member that joins the group and has no record of this owner.
+func (l *Ledger) Added(m Member) { l.members.add(m) }
 
-// Removed notes that a member was removed from the group for good: nothing is held for it, and its
-// number may be another one's. Its stream must be closed.
+// Removed removes a member from the group for good: no port is held for it, and its number may be
+// given to another member. Its stream must be closed.
 func (l *Ledger) Removed(m Member) {
 	l.Lost(m)
 	l.peers[m] = peer{}
-	l.everybody.remove(m)
+	l.members.remove(m)
 	for _, h := range l.held {
 		l.free(h, m, Unknown)
 	}
 	for i := range l.slots {
-		l.slots[i].may.remove(m)
+		l.slots[i].mayHave.remove(m)
 		l.setRefused(&l.slots[i], m, false)
 	}
-	l.lookComplete()
+	l.updateComplete()
 }

@@ -2,45 +2,45 @@ package group
 
 import "sluice.dev/sluice/nat/header"
 
-// Connected notes that a member has accepted a new stream, and so takes itself for out of step. The
-// caller must have given the records that the member has of earlier incarnations to TakeBack
-// before.
+// Connected is called when a member has accepted a new stream: it now considers itself out of step.
+// Before, the caller must have passed to TakeBack the records of earlier incarnations that the
+// member has.
 func (l *Ledger) Connected(m Member) {
 	l.Lost(m)
 	p := &l.peers[m]
 	p.view, p.reached = Sending, true
 	for i := range l.slots {
 		n := &l.slots[i]
-		n.told.remove(m)
+		n.sent.remove(m)
 		n.acked.remove(m)
 		l.setRefused(n, m, false)
 	}
 	for _, h := range l.held {
-		h.told.remove(m)
+		h.sent.remove(m)
 	}
-	l.lookComplete()
+	l.updateComplete()
 }
 
-// lookComplete notes whether all members were reached.
-func (l *Ledger) lookComplete() {
+// updateComplete sets complete once all members were reached.
+func (l *Ledger) updateComplete() {
 	reached := Members(0)
 	for i := range l.peers {
 		if l.peers[i].reached {
 			reached.add(Member(i))
 		}
 	}
-	l.complete = l.complete || reached&l.everybody == l.everybody
+	l.complete = l.complete || reached&l.members == l.members
 }
 
-// Complete reports whether the owner knows all flows of its source addresses that members have.
+// Complete reports whether the owner knows all flows with its source addresses that members have.
 func (l *Ledger) Complete() bool { return l.complete }
 
-// View returns how far the owner has got with a member.
+// View returns the state of the stream to a member.
 func (l *Ledger) View(m Member) View { return l.peers[m].view }
 
-// OutOfStep returns the members that are not in step: no acknowledgement of theirs frees a port.
+// OutOfStep returns the members that are not in step: their acknowledgements free no port.
 func (l *Ledger) OutOfStep() Members {
-	out := l.everybody
+	out := l.members
 	for m := range Member(MaxMembers) {
 		if l.peers[m].view == InStep {
 			out.remove(m)
@@ -49,8 +49,8 @@ func (l *Ledger) OutOfStep() Members {
 	return out
 }
 
-// Lag returns the number of changes that a member has not acknowledged, except those that the walk
-// over all slots finds.
+// Lag returns the number of changes that a member has not acknowledged, without changes that the
+// walk over all slots will find.
 func (l *Ledger) Lag(m Member) int {
 	p := &l.peers[m]
 	return p.changes.len() + p.unacked.len()
@@ -60,16 +60,16 @@ func (l *Ledger) Lag(m Member) int {
 func (l *Ledger) Settled() bool {
 	for m := range Member(MaxMembers) {
 		p := &l.peers[m]
-		due := p.unacked.len() > 0 || p.changes.len() > 0 || p.said != l.complete
-		if l.everybody.Has(m) && (p.view != InStep || due) {
+		due := p.unacked.len() > 0 || p.changes.len() > 0 || p.completeSent != l.complete
+		if l.members.Has(m) && (p.view != InStep || due) {
 			return false
 		}
 	}
 	return true
 }
 
-// Lost notes that no SYN-ACK has to wait for a member any more. Its stream must be closed, and its
-// lease must have run out (OwnerLease).
+// Lost ends the waiting of SYN-ACKs for a member. Its stream must be closed, and its lease must
+// have run out (OwnerLease).
 func (l *Ledger) Lost(m Member) {
 	p := &l.peers[m]
 	for slot, ok := p.changes.pop(); ok; slot, ok = p.changes.pop() {
@@ -78,7 +78,7 @@ func (l *Ledger) Lost(m Member) {
 	*p = peer{reached: p.reached, changes: p.changes}
 }
 
-// TakeBack notes that a member has the record of a flow that this owner has in a slot, or whose
+// TakeBack records that a member has the record of a flow that is in this owner's slot, or whose
 // port is held. It returns false if the owner has no flow with this reply tuple: then the caller
 // makes one, and calls Begin and TakeBack for its slot.
 func (l *Ledger) TakeBack(m Member, slot uint32, live bool, reply header.Tuple) bool {
@@ -87,25 +87,24 @@ func (l *Ledger) TakeBack(m Member, slot uint32, live bool, reply header.Tuple) 
 		return true
 	}
 	if live {
-		l.slots[slot].may.add(m)
+		l.slots[slot].mayHave.add(m)
 	}
 	return live
 }
 
-// Recovered notes that a flow was in the table when this process started: any member may have it.
+// Recovered adds a flow that was in the table when this process started: any member may have it.
 func (l *Ledger) Recovered(slot uint32) {
 	l.Begin(slot)
-	l.slots[slot].may = l.everybody
+	l.slots[slot].mayHave = l.members
 }
 
-// RecoveredHeld notes a port that the process before held: any member may have the flow's record.
+// RecoveredHeld adds a port that the previous process held: any member may have the flow's record.
 func (l *Ledger) RecoveredHeld(slot uint32, reply header.Tuple) {
-	l.hold(&held{reply: reply, slot: slot, by: l.everybody})
+	l.hold(&held{reply: reply, slot: slot, by: l.members})
 }
 
-// Send appends the messages to send to a member now, max of them at most. read returns the record
-// of a slot as it is now, and whether the slot has a flow: Begin and End must have been called for
-// it.
+// Send appends up to max messages to send to a member now. read returns the present record of a
+// slot, and whether the slot has a flow: Begin and End must have been called for it.
 func (l *Ledger) Send(m Member, read func(slot uint32) (Record, bool), to []Message, max int) []Message {
 	p := &l.peers[m]
 	for ; max > 0 && p.view >= Sending && p.unacked.len() < l.window; max-- {
@@ -118,7 +117,7 @@ func (l *Ledger) Send(m Member, read func(slot uint32) (Record, bool), to []Mess
 		if p.unacked.len() == 0 {
 			p.firstSeq = msg.Seq
 		}
-		p.unacked.push(sent{msg.Kind, msg.Slot, l.generationOf(&msg)})
+		p.unacked.push(sentMessage{msg.Kind, msg.Slot, l.generationOf(&msg)})
 		to = append(to, msg)
 	}
 	return to
@@ -132,12 +131,12 @@ func (l *Ledger) generationOf(msg *Message) uint16 {
 }
 
 // message returns the next message to a member: All, the records of all slots, then changes, and
-// when there are none AllDone and Complete. So AllDone follows the records of all flows whose
+// once no change is left AllDone and Complete. So AllDone follows the records of all flows whose
 // SYN-ACK did not wait for this member.
 func (l *Ledger) message(m Member, read func(slot uint32) (Record, bool)) (msg Message, ok bool) {
 	p := &l.peers[m]
-	if !p.begun {
-		p.begun = true
+	if !p.allSent {
+		p.allSent = true
 		return Message{Kind: All}, true
 	}
 	for p.view == Sending && p.next < uint32(len(l.slots)) {
@@ -155,14 +154,14 @@ func (l *Ledger) message(m Member, read func(slot uint32) (Record, bool)) (msg M
 	case p.view == Sending:
 		p.view = Waited
 		return Message{Kind: AllDone}, true
-	case l.complete && !p.said:
-		p.said = true
+	case l.complete && !p.completeSent:
+		p.completeSent = true
 		return Message{Kind: Complete}, true
 	}
 	return Message{}, false
 }
 
-// about returns the message about a slot as it is now.
+// about returns the message about the present state of a slot.
 func (l *Ledger) about(m Member, slot uint32, read func(slot uint32) (Record, bool)) Message {
 	n := &l.slots[slot]
 	n.acked.remove(m)
@@ -170,13 +169,13 @@ func (l *Ledger) about(m Member, slot uint32, read func(slot uint32) (Record, bo
 	if !live || n.flow == none {
 		return Message{Kind: Clear, Slot: slot}
 	}
-	n.may.add(m)
-	n.told.add(m)
+	n.mayHave.add(m)
+	n.sent.add(m)
 	return Message{Kind: Set, Slot: slot, Record: record}
 }
 
-// Applied notes that a member has applied all messages up to seq, with remarks about some of them,
-// in their order.
+// Applied handles an acknowledgement: a member has applied all messages up to seq. It has remarks
+// about some of them, in their order.
 func (l *Ledger) Applied(m Member, seq uint64, remarks []Remark) {
 	p := &l.peers[m]
 	for p.unacked.len() > 0 && p.firstSeq <= seq {
@@ -193,14 +192,14 @@ func (l *Ledger) Applied(m Member, seq uint64, remarks []Remark) {
 			case n.flow == none || n.generation != s.generation:
 			case remark.Reason == Accepted:
 				n.acked.add(m)
-				if l.setRefused(n, m, false); n.flow == yields && n.refused == 0 {
+				if l.setRefused(n, m, false); n.flow == yielding && n.refused == 0 {
 					n.flow = live // the member's own flow has ended
 				}
 			default:
 				n.acked.remove(m)
 				l.setRefused(n, m, true)
 				if remark.Reason == OtherFlow {
-					n.flow = yields
+					n.flow = yielding
 				}
 			}
 			l.released(m, s, Unknown)
@@ -213,7 +212,7 @@ func (l *Ledger) Applied(m Member, seq uint64, remarks []Remark) {
 	}
 }
 
-// setRefused notes whether a member has refused the record of a slot that was sent to it last.
+// setRefused records whether a member has refused the record of a slot that was last sent to it.
 func (l *Ledger) setRefused(n *slotNotes, m Member, refused bool) {
 	switch {
 	case refused == n.refused.Has(m):
@@ -258,7 +257,7 @@ func (l *Ledger) Offer(slot uint32) (offered bool) {
 	return offered
 }
 
-// Verdict is whether the SYN-ACK of a flow may leave.
+// Verdict says whether the SYN-ACK of a flow may leave.
 type Verdict uint8
 
 const (
@@ -270,17 +269,17 @@ const (
 	NoMember
 	// RefusedByMember: a member in step does not have the record, so the flow is unprotected.
 	RefusedByMember
-	// Yield: a member keeps its own flow of the client, so this one is to end, unless its SYN-ACK
+	// Yield: a member keeps its own flow of the client, so this flow must end, unless its SYN-ACK
 	// has left.
 	Yield
 )
 
-// Verdict returns the verdict about the flow of a slot. The caller asks for 2 ms at
-// most.
+// Verdict returns the verdict about the flow of a slot. A SYN-ACK waits for it for at most 2 ms
+// (fastpath).
 func (l *Ledger) Verdict(slot uint32) Verdict {
-	n, waited := &l.slots[slot], l.waited()
+	n, waited := &l.slots[slot], l.awaited()
 	switch {
-	case n.flow == yields:
+	case n.flow == yielding:
 		return Yield
 	case waited == 0:
 		return NoMember
@@ -292,8 +291,8 @@ func (l *Ledger) Verdict(slot uint32) Verdict {
 	return Wait
 }
 
-// waited returns the members whose acknowledgement a SYN-ACK waits for.
-func (l *Ledger) waited() (w Members) {
+// awaited returns the members for whose acknowledgement a SYN-ACK waits.
+func (l *Ledger) awaited() (w Members) {
 	for i := range l.peers {
 		if v := l.peers[i].view; v >= Waited || v == Unheard {
 			w.add(Member(i))

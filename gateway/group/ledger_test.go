@@ -43,7 +43,7 @@ func (p *pairing) Put(n uint32, r *Record) (uint32, Refusal) {
 	return numberOf(r.Reply), Accepted
 }
 
-func (p *pairing) Sight(uint32) conn.Sighting { return conn.Sighting{} }
+func (p *pairing) CopyState(uint32) conn.CopyState { return conn.CopyState{} }
 
 func (p *pairing) Remove(n uint32) Age {
 	delete(p.table, header.Tuple{DstPort: uint16(n)})
@@ -270,8 +270,8 @@ func TestLeases(t *testing.T) {
 	var o OwnerLease
 	sent := int64(5e9)
 	arrived := sent + 40e6
-	o.Heard(arrived + ahead)
-	m.Heard(sent)
+	o.Renew(arrived + ahead)
+	m.Renew(sent)
 	for now := sent; now < sent+2*LeaseNanos; now += 1e6 {
 		if m.Holds(now) && o.Ended(now+ahead) {
 			t.Fatalf("%d ms after the message the owner's side has ended, the member's has not", (now-sent)/1e6)

@@ -1,6 +1,6 @@
 package group
 
-// MaxMembers is the greatest number of gateways that have copies of one gateway's flows.
+// MaxMembers is the maximum number of gateways that have copies of one gateway's flows.
 const MaxMembers = 8
 
 // Member is a gateway of the group, as a number below MaxMembers that is only valid in this

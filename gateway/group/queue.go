@@ -1,6 +1,6 @@
 package group
 
-// queue is first in, first out. Its memory is that of its greatest length since it was empty.
+// queue is first in, first out. Its memory does not shrink.
 type queue[T any] struct {
 	list []T
 	head int
@@ -9,7 +9,7 @@ type queue[T any] struct {
 func (q *queue[T]) len() int { return len(q.list) - q.head }
 
 func (q *queue[T]) push(v T) {
-	if q.head > len(q.list)/2 { // amortized: each value moves once for each that was popped
+	if q.head > len(q.list)/2 { // amortized: at most one value moves for each that was popped
 		q.list = q.list[:copy(q.list, q.list[q.head:])]
 		q.head = 0
 	}

@@ -6,7 +6,7 @@ import (
 	"sluice.dev/sluice/flowtable/conn"
 )
 
-// Record is a flow as its owner sends it: all that a member needs to translate both directions.
+// Record is a flow in the form that its owner sends: it suffices to translate both directions.
 type Record = conn.Record
 
 // Kind is the kind of a message from an owner to a member.
@@ -19,16 +19,15 @@ const (
 	Set
 	// Clear says that a slot has no flow.
 	Clear
-	// AllDone ends the records that exist. The member removes copies that are stale still, and is
-	// in step.
+	// AllDone follows the records of all flows. The member removes copies that are still stale, and
+	// is in step.
 	AllDone
-	// Complete says that the owner knows all flows of its source addresses that a member has. From
-	// then on a member in step may answer segments of unknown connections with RST.
+	// Complete says that the owner knows all flows with its source addresses that a member has.
+	// From then on a member in step may answer segments of unknown connections with RST.
 	Complete
 )
 
-// Message is one message of an owner's stream. The first one has Seq 1, and each next one has the
-// next number.
+// Message is one message of an owner's stream. Seq counts the messages, from 1 on.
 type Message struct {
 	Kind   Kind
 	Slot   uint32 // of Set and Clear
@@ -36,33 +35,34 @@ type Message struct {
 	Record Record // of Set
 }
 
-// Sighting is what packets that have passed the member have done to its copy of a slot.
-type Sighting struct {
+// CopyState is the state of a member's copy of a slot, as changed by packets that have passed the
+// member.
+type CopyState struct {
 	Slot uint32
-	conn.Sighting
+	conn.CopyState
 }
 
-// Remark is what a member says about a message beside that it has applied it.
+// Remark is additional information in a member's acknowledgement of a message.
 type Remark struct {
 	Seq    uint64
 	Reason Refusal // of a Set
-	// Forwarded: of a Clear, when the member may last have forwarded a datagram by its copy, by the
-	// owner's clock; 0: it has forwarded none.
+	// Forwarded is set for a Clear: the time, by the owner's clock, at which the member may last
+	// have forwarded a datagram by its copy; 0: it has forwarded none.
 	Forwarded int64
 }
 
-// Unknown is a time in place of an unknown one: until the owner learns that a copy has ended, the
-// member may forward datagrams.
+// Unknown stands for an unknown time: the member may forward datagrams until the owner learns that
+// the copy has ended.
 const Unknown = math.MaxInt64
 
-// Age is the age of the last datagram that a copy has forwarded, 1 for 0 ticks (conn.Tick), 2 for
-// at least 1, and so on; 0 if it has forwarded none.
+// Age is the age of the last datagram that was forwarded by a copy: 1 for 0 ticks (conn.Tick), 2
+// for at least 1, and so on; 0 if there was none.
 type Age uint16
 
 // AgeOf returns the Age of a number of ticks.
 func AgeOf(ticks int32) Age { return 1 + Age(min(ticks, math.MaxUint16-1)) }
 
-// Before returns the time of the datagram, if the age is that at time now.
+// Before returns the time of the datagram whose age at time now is a.
 func (a Age) Before(now int64) int64 {
 	if a == 0 {
 		return 0

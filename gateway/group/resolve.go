@@ -8,13 +8,14 @@ const (
 	NoFlow Opening = iota
 	// Asked: the client's SYN went to a backend.
 	Asked
-	// Answered: the backend has answered, its SYN-ACK waits for the members, and they were told.
+	// Answered: the backend has answered, its SYN-ACK waits for the members, and the record was
+	// sent to them.
 	Answered
 	// Left: the SYN-ACK has left.
 	Left
 )
 
-// Resolution is what a gateway does with a record of another gateway's flow.
+// Resolution is a gateway's action on a record of another gateway's flow.
 type Resolution uint8
 
 const (
@@ -29,12 +30,12 @@ const (
 )
 
 // Resolve decides between a record that arrives and the flow that a gateway has for the same
-// client. lower: this gateway comes before the sender in the order of the group. third: it has a
-// copy of a third gateway's flow.
+// client. lower: this gateway comes before the sender in the order of the group. third: this
+// gateway has a copy of a third gateway's flow.
 //
 // Two SYN-ACKs cannot both leave protected: each would need the other gateway's acknowledgement,
 // and a gateway acknowledges only after it has ended its own flow. A flow whose backend has not
-// answered was told to no member, and ends for any record.
+// answered was sent to no member, and ends for any record.
 func Resolve(own Opening, lower, third bool) Resolution {
 	switch {
 	case own == Left, own == Answered && lower:

@@ -7,11 +7,11 @@ import (
 	"sluice.dev/sluice/config"
 )
 
-// Set makes a list, with this gateway, the members of the group, without an interruption for the
-// others: gateways that it has in addition join, and those that it lacks are removed for good.
-// Entries of other gateways must be as they were. A gateway that has no number yet, because removed
-// ones have copies here, joins by a later call. Run must have begun. Packets to the source
-// addresses of new gateways must reach the workers.
+// Set changes the members of the group to this gateway and the gateways in list, without an
+// interruption for the others: new gateways join, and missing ones are removed for good. The
+// entries of gateways that stay must not change. If no number is free for a new gateway, because
+// there are copies of flows of removed gateways, it joins by a later call. Run must have begun.
+// Packets to the source addresses of new gateways must reach the workers.
 func (m *Members) Set(list []config.GroupMember) {
 	m.exchange.Do(func() {
 		changed := false
@@ -27,15 +27,15 @@ func (m *Members) Set(list []config.GroupMember) {
 			}
 		}
 		if changed {
-			m.order()
+			m.updateOrder()
 			m.transport.SetPeers(m.others.peers())
 			m.watch.next = 0
-			m.look()
+			m.updateView()
 		}
 	})
 }
 
-// is reports whether an entry is the gateway's.
+// is reports whether an entry belongs to the gateway.
 func (o *other) is(m config.GroupMember) bool { return o.Name == m.Name }
 
 // remove removes a gateway for good. The exchange's goroutine calls it.
@@ -66,7 +66,7 @@ func (m *Members) join(g *config.GroupMember) bool {
 	if !found {
 		m.flows.Add(i, m.replicated(o))
 	}
-	m.watch.of[i] = watched{whole: m.watch.of[i].whole} // as Add and Return, and its copies may stay
+	m.watch.of[i] = watched{hasFlows: m.watch.of[i].hasFlows} // its copies may have stayed (Flows.Return)
 	m.mu.Lock()
 	m.others[i] = o
 	m.mu.Unlock()
@@ -90,12 +90,12 @@ func (m *Members) free() {
 	}
 }
 
-// endedAfter is how long a gateway must be silent after ErrLeft before it counts as ended. After a
-// restart the next process opens its streams earlier.
+// endedAfter is how long after ErrLeft a gateway counts as ended if it has opened no stream since.
+// After a restart the next process opens its streams earlier.
 const endedAfter = 30 * time.Second
 
-// Ended reports whether a gateway has ended its streams because its process stops and leaves no
-// flows, and no other process has opened them since.
+// Ended reports whether the process of a gateway has stopped and left no flows, and no other
+// process of the gateway has opened streams since.
 func (m *Members) Ended(name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

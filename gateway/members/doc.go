@@ -8,11 +8,12 @@
 //	                    └──────► View, 50 times a second: status, metrics, pulse
 //
 // Gateways join and are removed while it runs (Set). Each has a number, a group.Member, which it
-// keeps until it is removed and its last copy has ended. A later process is told of the removed
-// ones (Config.Removed), because the flow table may have their copies.
+// keeps until it is removed and the last copy of its flows has ended. A later process gets the list
+// of removed gateways (Config.Removed), because the flow table may have copies of their flows.
 //
-// A gateway in a group also announces the source addresses of the others (View.Announced), each
-// with a longer AS path the later it comes in the order of that owner (sources.Order). It does so
-// as long as it has the owner's flows: it was in step with the owner once, and has kept the copies.
-// A gateway that is not in step any more comes after all that are.
+// A gateway in a group also announces the source addresses of the other gateways (View.Announced).
+// The AS path is longer the later the gateway comes in the owner's order (sources.Order). It
+// announces the addresses of an owner as long as it has the owner's flows: it was in step with the
+// owner once, and has kept the copies. Gateways that are no longer in step come after the gateways
+// that are.
 package members

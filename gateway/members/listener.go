@@ -14,8 +14,8 @@ import (
 // listenEvery is the pause between two attempts to open the listener.
 const listenEvery = time.Second
 
-// serve accepts streams of the other gateways until ctx is done. The address may be in use by a
-// process that ends, or not be there yet: that never stops forwarding.
+// serve accepts streams of the other gateways until ctx is done. The address may still be in use by
+// a process that ends, or may not exist yet: forwarding does not depend on it.
 func (m *Members) serve(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := m.accept(ctx)
@@ -45,7 +45,8 @@ func (m *Members) accept(ctx context.Context) error {
 	})
 }
 
-// noteListener notes why the listener is not open; nil if it is.
+// noteListener stores the reason that the listener is not open, for status, and logs a new one;
+// nil: the listener is open.
 func (m *Members) noteListener(err error) {
 	why := ""
 	if err != nil {
@@ -60,7 +61,7 @@ func (m *Members) noteListener(err error) {
 	}
 }
 
-// openAddresses opens source addresses when this gateway knows all flows of them.
+// openAddresses opens source addresses once this gateway knows all flows with them.
 func (m *Members) openAddresses(ctx context.Context) {
 	const often, rarely = 100 * time.Millisecond, 10 * time.Second
 	failed := ""
@@ -79,29 +80,30 @@ func (m *Members) openAddresses(ctx context.Context) {
 		if next = often; !v.Complete || !v.closed() {
 			continue
 		}
-		next = rarely // an address is closed as long as it has flows, which may be long
+		next = rarely // an address stays closed as long as it has flows, perhaps for days
 		opened, err := m.sources.AllReached(m.inUse)
 		if err != nil && err.Error() != failed {
 			failed = err.Error()
 			m.c.Log.Error("no flow is copied to other gateways; it is tried again", "error", err)
 		}
 		if opened {
-			m.c.Log.Info("flows are copied to the other gateways", "addresses", m.sources.Standings())
+			m.c.Log.Info("flows are copied to the other gateways", "addresses", m.sources.Addresses())
 			m.c.Opened()
 		}
 	}
 }
 
-// joins reports whether no other gateway has accepted this process for longer than a moment. If one
-// has, a later incarnation belongs to a process that has replaced this one: this one must stay
-// refused.
+// joins reports whether this process still joins the group: until shortly after another gateway has
+// first accepted it. If a gateway reports a later incarnation after that, the incarnation belongs
+// to a process that has replaced this one, which must stay refused.
 func (m *Members) joins() bool {
-	const moment = 10 * time.Second // other gateways may know several incarnations
+	const moment = 10 * time.Second // the other gateways may know different incarnations
 	at := m.joined.Load()
 	return at == 0 || now()-at < int64(moment)
 }
 
-// raise takes a higher incarnation than another gateway knows, and begins new streams with all.
+// raise takes a higher incarnation than one that another gateway knows, and begins new streams with
+// all gateways.
 func (m *Members) raise(above uint64) error {
 	if raised, err := m.sources.Raise(above); !raised {
 		return err
@@ -116,6 +118,6 @@ func (m *Members) raise(above uint64) error {
 	return nil
 }
 
-// inUse reports whether a port of an address may be in use or held. It looks at flows first: one
-// that ends meanwhile holds its port.
+// inUse reports whether a port of an address may be in use or held. It counts flows before held
+// ports: a flow that ends in between holds its port.
 func (m *Members) inUse(a netip.Addr) bool { return m.c.InUse(a) > 0 || m.c.Table.HeldPorts() > 0 }

@@ -34,26 +34,27 @@ import (
 type Config struct {
 	Log   *slog.Logger
 	Group *config.Group
-	Self  string // this node's name, which the group has
-	// Removed are gateways that an earlier process removed: the flow table may have their copies.
+	Self  string // this node's name, one of the group's
+	// Removed are gateways that an earlier process removed: the flow table may have copies of their
+	// flows.
 	Removed []config.GroupMember
-	// StateDir is the directory of the flow table, and Kept says that the table has the flows of
-	// the previous process.
+	// StateDir is the directory of the flow table. Kept: the table has the flows of the previous
+	// process.
 	StateDir string
 	Kept     bool
-	// Taken: the previous process has the flow table still. Recover must be called when this one
-	// has it.
+	// Taken: the previous process still uses the flow table. Recover must be called when this
+	// process owns it.
 	Taken   bool
 	Table   *flowtable.Table // of a group
 	Workers int
-	// KeepAfter is for how long after the loss of an owner its copies have no clock: until then
-	// each connection that lives has had a packet here.
+	// KeepAfter is how long after the loss of an owner the copies of its flows do not expire: by
+	// then each live connection has had a packet here.
 	KeepAfter time.Duration
 	// InUse counts the flows with a source address.
 	InUse func(netip.Addr) int
 	// Opened is called when new flows may get ports of another source address.
 	Opened func()
-	// RealTime gives the calling thread precedence over other processes, as workers have it.
+	// RealTime gives the calling thread the precedence of a worker over other processes.
 	RealTime func() error
 	Beats    *heartbeat.Set
 }
@@ -73,7 +74,7 @@ type Members struct {
 	refused   logs.Limit    // of lines about connections, which any host can open
 	refusal   atomic.Uint64 // a later incarnation of this gateway, for which another one has refused it; 0: none has
 	joined    atomic.Int64  // when another gateway first had all flows of this process; 0: none has
-	unread    bool          // the flow table is the previous process's: its copies are not counted yet
+	unread    bool          // the previous process still uses the flow table: its copies are not counted yet
 
 	mu     sync.Mutex // guards the fields below; the exchange's goroutine reads others without it
 	others others     // the exchange's goroutine writes it, after New
@@ -81,17 +82,17 @@ type Members struct {
 	slow   string     // why flows may be copied late; empty: the exchange has precedence
 }
 
-// others are the other gateways: the index is the group.Member. A gateway keeps its number until it
-// is removed and this gateway has no copy of its flows any more.
+// others are the other gateways; the index is the group.Member. A gateway keeps its number until it
+// is removed and this gateway has no more copies of its flows.
 type others [group.MaxMembers]*other
 
 // other is another gateway.
 type other struct {
 	config.GroupMember
 	removed bool   // for good
-	err     string // why its last stream has ended; empty: none has since it was in step
-	cause   string // of err, as it was logged
-	left    int64  // when a stream has ended with ErrLeft; 0: none has since it was in step
+	err     string // why its last stream has ended; empty: no stream has ended since it was in step
+	cause   string // causeOf err, when that was logged
+	left    int64  // when a stream ended with ErrLeft; 0: none has since it was in step
 }
 
 // find returns the number of a gateway.
@@ -114,7 +115,7 @@ func (o *others) present() (list []*other) {
 // cause them, and they must not displace all other events.
 const refusedPerSecond = 1
 
-// New reads the files, and joins the flow table. No worker may run yet.
+// New reads the files, and registers with the flow table. No worker may run yet.
 func New(c Config) (*Members, error) {
 	at, found := c.Group.Find(c.Self)
 	if !found {
@@ -158,9 +159,9 @@ func New(c Config) (*Members, error) {
 	}
 	m.exchange = exchange.New(m.streams())
 	m.flows.Attach(m.exchange)
-	m.order()
-	m.noteKept()
-	m.look()
+	m.updateOrder()
+	m.noteInherited()
+	m.updateView()
 	return m, nil
 }
 
@@ -236,28 +237,28 @@ func (m *Members) peerOf(i int, o *other) exchange.Peer {
 	}
 }
 
-// Board returns what workers share with the streams.
+// Board returns the Board that workers share with the streams.
 func (m *Members) Board() *copies.Board { return m.flows.Board() }
 
-// OpenAddress returns the source address of a family of which new flows get ports; false if there
-// is none now.
+// OpenAddress returns the family's source address from which new flows get ports; false if no
+// address is open.
 func (m *Members) OpenAddress(is6 bool) (netip.Addr, bool) { return m.sources.OpenAddress(is6) }
 
-// Former returns the source addresses that this gateway had before, which flows may have still.
+// Former returns this gateway's former source addresses, which flows may still have.
 func (m *Members) Former() []netip.Addr { return m.sources.Former() }
 
-// Recover takes the flows that the previous process has handed over. No worker may run yet. The
-// previous process attracted packets for the VIPs, and so does this one.
+// Recover takes over the flows of the previous process. No worker may run yet. The previous process
+// attracted packets for the VIPs, and so does this one at once (View.Joined).
 func (m *Members) Recover() {
 	m.flows.Recover()
 	m.unread = false
 	m.exchange.Inherit()
 	m.watch.joined, m.watch.next = true, 0
-	m.noteKept()
-	m.look()
+	m.noteInherited()
+	m.updateView()
 }
 
-// Pause stops the use of the flow table until resume is called, or returns an error if the exchange
+// Pause stops the use of the flow table until resume is called. It returns an error if the exchange
 // has not stopped when ctx ends. Run must have begun.
 func (m *Members) Pause(ctx context.Context) (resume func(), err error) {
 	paused, resumed := make(chan struct{}), make(chan struct{})
@@ -271,7 +272,7 @@ func (m *Members) Pause(ctx context.Context) (resume func(), err error) {
 	case <-paused:
 		return resume, nil
 	case <-ctx.Done():
-		resume() // for an exchange that goes on
+		resume() // so that an exchange that stops later continues
 		return nil, fmt.Errorf("the exchange of flows with other gateways does not stop: %w", ctx.Err())
 	}
 }
@@ -280,7 +281,7 @@ func (m *Members) Pause(ctx context.Context) (resume func(), err error) {
 func (m *Members) step() {
 	m.beat.Beat()
 	m.flows.Step()
-	m.look()
+	m.updateView()
 }
 
 // failed is called by the exchange when a stream has ended.
@@ -304,8 +305,8 @@ func (m *Members) failed(i int, err error) {
 	}
 }
 
-// causeOf returns the text of an error without the ports of a connection, which each attempt to
-// open a stream has others of.
+// causeOf returns the text of an error without the ports of a connection, which differ for each
+// attempt to open a stream.
 func causeOf(err error) string {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -326,7 +327,7 @@ func (m *Members) Run(ctx context.Context) {
 	running.Go(func() { m.serve(ctx) })
 	running.Go(func() { m.openAddresses(ctx) })
 	running.Go(func() {
-		thread.Own(func() {
+		thread.OnOwnThread(func() {
 			m.setPrecedence()
 			m.exchange.Run(ctx)
 		})
@@ -347,7 +348,7 @@ func (m *Members) setPrecedence() {
 }
 
 // Verdicts returns for each slot of the flow table whether other gateways have copies of its flow;
-// nil if Run does not run. Any goroutine may call it, except while it holds what Run waits for.
+// nil if Run does not run. Any goroutine may call it, unless it holds a lock for which Run waits.
 func (m *Members) Verdicts(slots []uint32) (list []group.Verdict) {
 	if !m.running.Load() {
 		return nil
@@ -360,8 +361,8 @@ func (m *Members) Verdicts(slots []uint32) (list []group.Verdict) {
 	return list
 }
 
-// Leave notes that the gateway leaves no flows for a next process. It must be called before the end
-// of Run's context.
+// Leave tells the other gateways, when Run ends, that no flows stay for a next process. It must be
+// called before the end of Run's context.
 func (m *Members) Leave() { m.exchange.Leave() }
 
 // Close ends the use of the flow table. Run must have ended.

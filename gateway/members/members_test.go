@@ -193,7 +193,7 @@ func TestThreeGateways(t *testing.T) {
 	c.start(false)
 	for _, g := range l.gateways {
 		g.until("in step with all", inStep)
-		g.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+		g.until("open", func(v *View) bool { return v.SourceAddresses[0].State == sources.Open })
 		<-g.opened
 	}
 	order := sources.Order("gw-a", []string{"gw-a", "gw-b", "gw-c"})
@@ -222,7 +222,7 @@ func TestThreeGateways(t *testing.T) {
 	if got := l.ranks(b.View()); got[0] != rank+staleRank || b.View().Members[0].Copies != 100 || !b.View().Copied {
 		t.Errorf("when gw-a is gone, gw-b announces with ranks %v, and has %+v", got, b.View())
 	}
-	first := a.View().Standings
+	first := a.View().SourceAddresses
 	// gw-a has the flows of the others, and gets nothing back from gw-b.
 	all := l.group.Members
 	l.group.Members = slices.Clone(all)
@@ -236,11 +236,11 @@ func TestThreeGateways(t *testing.T) {
 	}
 	a.stop()
 	a.start(true)
-	if got := a.View().Standings; got[0].State != sources.Closed || got[1].State != sources.Open {
+	if got := a.View().SourceAddresses; got[0].State != sources.Closed || got[1].State != sources.Open {
 		t.Errorf("after a loss of memory the addresses are %v, before %v", got, first)
 	}
 	a.until("in step with all", inStep)
-	a.until("the first address spare", func(v *View) bool { return v.Standings[0].State == sources.Spare })
+	a.until("the first address spare", func(v *View) bool { return v.SourceAddresses[0].State == sources.Spare })
 	if n := a.file.Table.Counts().Live[0]; n != 100 {
 		t.Errorf("gw-a has taken back %d flows, want 100", n)
 	}
@@ -255,7 +255,7 @@ func TestRefusedFlows(t *testing.T) {
 	a.start(false)
 	b.start(false)
 	a.until("in step", inStep)
-	a.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+	a.until("open", func(v *View) bool { return v.SourceAddresses[0].State == sources.Open })
 	for port := range uint16(130) { // copies of one gateway take half of the table
 		a.flow(1000 + port)
 	}
@@ -270,12 +270,12 @@ func TestKeptTable(t *testing.T) {
 		g.start(false)
 	}
 	a, b := l.gateways[0], l.gateways[1]
-	a.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+	a.until("open", func(v *View) bool { return v.SourceAddresses[0].State == sources.Open })
 	a.flow(1000)
 	b.until("a copy", b.copies(1))
 	a.stop()
 	a.start(true)
-	if got := a.View().Standings; got[0].State != sources.Open || got[1].State != sources.Spare {
+	if got := a.View().SourceAddresses; got[0].State != sources.Open || got[1].State != sources.Spare {
 		t.Errorf("after a crash the addresses are %v", got)
 	}
 	a.until("in step with all", inStep)
@@ -301,7 +301,7 @@ func TestClockBehind(t *testing.T) {
 	for _, g := range l.gateways {
 		g.until("in step with all", inStep)
 	}
-	a.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+	a.until("open", func(v *View) bool { return v.SourceAddresses[0].State == sources.Open })
 	a.flow(1000)
 	b.until("a copy", b.copies(1))
 	before, _ := a.sources.Incarnation()
@@ -359,7 +359,7 @@ func TestNextProcess(t *testing.T) {
 	for _, g := range l.gateways {
 		g.until("in step with all", inStep)
 	}
-	b.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+	b.until("open", func(v *View) bool { return v.SourceAddresses[0].State == sources.Open })
 	b.flow(1000)
 	a.until("a copy", a.copies(1))
 	b.stop()
@@ -426,7 +426,7 @@ func TestAddressMoves(t *testing.T) {
 	for _, g := range l.gateways {
 		g.until("in step with all", inStep)
 	}
-	a.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+	a.until("open", func(v *View) bool { return v.SourceAddresses[0].State == sources.Open })
 	a.flow(1000)
 	c.until("a copy", c.copies(1))
 
@@ -442,7 +442,7 @@ func TestAddressMoves(t *testing.T) {
 		return strings.Contains(errs[0], "group.members of gw-a and of gw-b differ in source addresses")
 	})
 	b.until("in step with gw-c", func(v *View) bool { return v.Members[1].HasIts && v.Members[1].HasOurs })
-	if got := b.View().Standings[0]; got.State != sources.Closed {
+	if got := b.View().SourceAddresses[0]; got.State != sources.Closed {
 		t.Errorf("while gw-a has the earlier list, gw-b has %v", got)
 	}
 	a.stop()
@@ -450,7 +450,7 @@ func TestAddressMoves(t *testing.T) {
 	for _, g := range l.gateways {
 		g.until("in step with all", inStep)
 	}
-	b.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+	b.until("open", func(v *View) bool { return v.SourceAddresses[0].State == sources.Open })
 	if n := b.file.Table.CopiesOf(1) + b.file.Table.CopiesOf(2); n != 0 || b.file.Table.Counts().Live[0] != 1 {
 		t.Errorf("gw-b has %d copies and %d flows, want the flow of the address that moved", n,
 			b.file.Table.Counts().Live[0])
@@ -500,7 +500,7 @@ func TestJoinAndRemove(t *testing.T) {
 	has := func(n int) func(v *View) bool {
 		return func(v *View) bool { return len(v.Members) == n && inStep(v) }
 	}
-	open := func(v *View) bool { return v.Standings[0].State == sources.Open }
+	open := func(v *View) bool { return v.SourceAddresses[0].State == sources.Open }
 	l.group.Members = []config.GroupMember{all[0], all[2]} // gw-b comes between the two
 	a.start(false)
 	c.start(false)
@@ -613,7 +613,7 @@ func TestRemovedBefore(t *testing.T) {
 	for _, g := range l.gateways {
 		g.until("in step with all", inStep)
 	}
-	b.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+	b.until("open", func(v *View) bool { return v.SourceAddresses[0].State == sources.Open })
 	for port := range uint16(2) {
 		b.flow(1000 + port)
 	}
@@ -693,7 +693,7 @@ func TestReturn(t *testing.T) {
 	}
 	for _, g := range l.gateways {
 		g.until("in step with all", inStep)
-		g.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+		g.until("open", func(v *View) bool { return v.SourceAddresses[0].State == sources.Open })
 	}
 	b.flow(1000)
 	a.until("a copy", a.copies(1))
@@ -726,7 +726,7 @@ func TestReturnAndAway(t *testing.T) {
 	b.start(false)
 	for _, g := range l.gateways {
 		g.until("in step", inStep)
-		g.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+		g.until("open", func(v *View) bool { return v.SourceAddresses[0].State == sources.Open })
 	}
 	b.flow(1000)
 	a.until("a copy", func(v *View) bool { return v.Members[0].Copies == 1 })
@@ -837,7 +837,7 @@ func TestInUse(t *testing.T) {
 			Dst: header.AddrFrom4([4]byte{203, 0, 113, 9}), DstPort: 80, Proto: header.ProtoTCP},
 		Backend: header.AddrFrom4([4]byte{10, 0, 0, 1}), BackendPort: 8080, Source: header.AddrFrom(source),
 		SourcePort: 1, Tracked: true})
-	if s != flowtable.Created || !h.Tell(r) {
+	if s != flowtable.Created || !h.Report(r) {
 		t.Fatal(s)
 	}
 	m := &Members{c: Config{Table: table, InUse: func(netip.Addr) int {

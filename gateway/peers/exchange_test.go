@@ -26,7 +26,7 @@ func (g *table) Read(slot uint32) (group.Record, bool)     { r, ok := g.flows[sl
 func (g *table) Find(header.Tuple) (slot uint32, ok bool)  { return 0, false }
 func (g *table) Make(*group.Record) (slot uint32, ok bool) { return 0, false }
 func (g *table) Hold(*group.Record) (slot uint32, ok bool) { return 0, false }
-func (*table) Saw(group.Sighting)                          {}
+func (*table) ApplyCopyState(group.CopyState)              {}
 
 // connect runs the exchanges of two gateways over TLS, and returns the exchange and the ledger of
 // a, which owns the flows.

@@ -1,11 +1,11 @@
 // Package replication joins a gateway's flow table and its workers to the streams of a group: it
-// tells the group's Ledger of changes of its own flows, and keeps the copies of other gateways'
+// reports changes of the gateway's own flows to the Ledger, and keeps the copies of other gateways'
 // flows in the table.
 //
 //	worker ── flowtable.Table.Changed, copies.Board ──► Flows ──► group.Ledger ──► session.Sender
 //	       ◄── flowtable.Handle.Answer, Board ────────        ◄── group.Copies ◄── session.Receiver
 //
-// How to join it, once for each gateway:
+// Use, once for each gateway:
 //
 //	f, err := replication.New(Config{...})    the table is open, and no worker runs yet
 //	fastpath.Config.Copies = f.Board()        for each worker
@@ -18,8 +18,8 @@
 //	f.Attach(x)                               before workers run and before x.Run
 //	go x.Run(ctx)
 //
-// Later other gateways join by Add, here and in the Exchange, and leave by Remove; when the last
-// copy of such a gateway has ended, Free frees its number.
+// Later, Add adds another gateway, here and in the Exchange, and Remove removes one; when the last
+// copy of a removed gateway has ended, Free frees its number.
 //
 // All methods are for the goroutine of Exchange.Run (Exchange.Do), except New, Attach, Board and
 // Unprotected.

@@ -13,35 +13,36 @@ func (f *Flows) Read(slot uint32) (r group.Record, ok bool) {
 	return r, ok
 }
 
-// Find returns the slot of the own flow with a reply tuple. If one has ended and holds its port,
-// the Ledger knows the end when Find returns.
+// Find returns the slot of this gateway's flow with a reply tuple. If such a flow has ended and
+// holds its port, its end was reported to the Ledger when Find returns.
 func (f *Flows) Find(reply header.Tuple) (slot uint32, found bool) {
 	f.enter()
 	r := f.find(&reply, flowtable.ReplySide)
 	if r == 0 || !f.handle.Tracked(r) {
 		if ended := f.handle.PortHolder(&reply, f.now()); ended != 0 {
-			f.see(ended)
+			f.recordChanged(ended)
 		}
 		return 0, false
 	}
 	slot = f.table.Slot(r)
-	if !f.ledger.Live(slot) && f.handle.Tell(r) {
+	if !f.ledger.Live(slot) && f.handle.Report(r) {
 		f.ledger.Begin(slot)
 	}
 	return slot, f.ledger.Live(slot)
 }
 
-// Make makes an own flow that another gateway has kept.
+// Make makes a flow of this gateway that another gateway has kept.
 func (f *Flows) Make(record *group.Record) (slot uint32, ok bool) {
 	f.enter()
 	r, s := f.handle.Restore(f.now(), record)
-	if s != flowtable.Created || !f.handle.Tell(r) {
+	if s != flowtable.Created || !f.handle.Report(r) {
 		return 0, false
 	}
 	return f.table.Slot(r), true
 }
 
-// Hold holds the port of an own flow that another gateway has, and that the table has no room for.
+// Hold holds the port of a flow of this gateway that another gateway has, and for which the table
+// has no room.
 func (f *Flows) Hold(record *group.Record) (slot uint32, ok bool) {
 	f.enter()
 	r, ok := f.handle.HoldPort(f.now(), record)
@@ -51,13 +52,13 @@ func (f *Flows) Hold(record *group.Record) (slot uint32, ok bool) {
 	return f.table.Slot(r), true
 }
 
-// Saw updates an own flow by what another gateway has found for its copy.
-func (f *Flows) Saw(s group.Sighting) {
+// ApplyCopyState updates a flow of this gateway by the state of another gateway's copy.
+func (f *Flows) ApplyCopyState(s group.CopyState) {
 	f.enter()
 	r := f.table.AtSlot(s.Slot)
 	if r != 0 && f.ledger.Live(s.Slot) && f.handle.Live(r) {
 		f.handle.Incomplete(r)
-		f.handle.Saw(r, s.Sighting, f.now())
+		f.handle.ApplyCopyState(r, s.CopyState, f.now())
 	}
 }
 
@@ -88,7 +89,7 @@ func (s store) Find(r *group.Record) (n uint32) {
 	return s.slotOf(s.find(&r.Reply, flowtable.ReplySide))
 }
 
-// slotOf returns the number of a copy, or 0 if the flow is no copy of the owner.
+// slotOf returns the number of a copy's record, or 0 if the flow is no copy of the owner.
 func (s store) slotOf(r flowtable.Ref) uint32 {
 	if r == 0 || s.handle.OwnerOf(r) != s.owner {
 		return 0
@@ -114,18 +115,18 @@ func (s store) Put(n uint32, r *group.Record) (uint32, group.Refusal) {
 	at, status := s.handle.Copy(s.now(), s.owner, r)
 	switch status {
 	case flowtable.Created:
-		if of := s.Flows.copies[s.owner-1]; !of.InStep() || of.Refused() > 0 { // it may be offered again
+		if of := s.Flows.copies[s.owner-1]; !of.InStep() || of.Refused() > 0 { // offered again, it may be old
 			s.handle.MarkEarlier(at)
 		}
 		return s.table.Slot(at), group.Accepted
-	case flowtable.Exists: // a worker has just made a flow of the client
+	case flowtable.Exists: // meanwhile a worker made a flow of the client
 		return 0, group.OtherFlow
 	}
 	return 0, group.TableFull
 }
 
-// resolve decides between a record and the flow that the table has for its client, and ends that
-// flow if it yields.
+// resolve decides between a record and the flow that the table has for the record's client. It ends
+// that flow if the record replaces it.
 func (s store) resolve(r *group.Record) group.Refusal {
 	at := s.find(&r.Client, flowtable.ClientSide)
 	if at == 0 {
@@ -133,7 +134,7 @@ func (s store) resolve(r *group.Record) group.Refusal {
 	}
 	h, owner := s.handle, s.handle.OwnerOf(at)
 	if owner == s.owner || owner == 0 && (h.Closing(at) || h.Forsaken(at)) || h.Outdated(at, s.now()) {
-		h.DeleteFor(at, flowtable.EndReopened) // the client has opened it by another gateway
+		h.DeleteFor(at, flowtable.EndReopened) // the client has opened another connection, by another gateway
 		return group.Accepted
 	}
 	own := group.NoFlow
@@ -147,25 +148,25 @@ func (s store) resolve(r *group.Record) group.Refusal {
 		return group.ThirdFlow
 	case group.YieldAndApply:
 		if !h.GiveUp(at) {
-			return s.refuse(at) // its answer has just left
+			return s.refuse(at) // its answer left meanwhile
 		}
 	}
 	return group.Accepted
 }
 
-// refuse keeps an own flow instead of another gateway's. A gateway that had a copy of the own flow
-// has deleted it for the flow that it now ends, so it gets the record again. One that had none has
-// refused the record, or will get it: if it were told again, two gateways could tell each other
-// without end.
+// refuse keeps a flow of this gateway, and refuses the record of the owner's flow. If the owner had
+// a copy of this gateway's flow, it has deleted the copy for its own flow, which it now ends, so
+// the record is sent again. If the owner had no copy, it has refused the record, or will still get
+// it; sending it again could make two gateways exchange records endlessly.
 func (s store) refuse(own flowtable.Ref) group.Refusal {
 	slot := s.table.Slot(own)
-	if s.handle.Told(own) && s.ledger.Acknowledged(group.Member(s.owner-1), slot) {
-		s.againLater(slot)
+	if s.handle.Reported(own) && s.ledger.Acknowledged(group.Member(s.owner-1), slot) {
+		s.resendLater(slot)
 	}
 	return group.OtherFlow
 }
 
-// opening returns the state of an own flow.
+// opening returns the state of a flow of this gateway.
 func (s store) opening(r flowtable.Ref) group.Opening {
 	_, left := s.handle.Answer(r)
 	switch {
@@ -177,10 +178,10 @@ func (s store) opening(r flowtable.Ref) group.Opening {
 	return group.Answered
 }
 
-// Sight returns the Sighting of a copy.
-func (s store) Sight(n uint32) flowtable.Sighting {
+// CopyState returns the state of a copy.
+func (s store) CopyState(n uint32) flowtable.CopyState {
 	s.enter()
-	return s.handle.Sight(s.table.AtSlot(n))
+	return s.handle.CopyState(s.table.AtSlot(n))
 }
 
 // Remove ends a copy.

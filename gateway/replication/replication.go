@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// It does not compile if a lease is longer than workers assume.
+// This does not compile if a lease is longer than copies.Delay, which workers assume.
 const _ = uint(int64(copies.Delay) - group.LeaseNanos)
 
 // Config is the configuration of Flows.
@@ -26,7 +26,8 @@ type Config struct {
 	// Removed are the removed gateways whose flows the table may have copies of; see Remove. Their
 	// numbers follow the numbers of Others.
 	Removed []Other
-	// Unowned: another process has the table still. Recover must be called when this one has it.
+	// Unowned: another process still uses the table. Recover must be called when this process owns
+	// it.
 	Unowned bool
 	// Complete is the argument of group.NewLedger.
 	Complete bool
@@ -43,32 +44,32 @@ type Other struct {
 
 // Flows are the flows of a gateway in a group. It is a session.Flows.
 type Flows struct {
-	c        Config
-	table    *flowtable.Table
-	handle   *flowtable.Handle
-	board    *copies.Board
-	ledger   *group.Ledger
-	index    group.Index
-	others   [flowtable.MaxOwners]*Other        // by number; nil: none has the number
-	copies   [flowtable.MaxOwners]*group.Copies // the same
-	exchange *exchange.Exchange
-	waiting  []uint32 // slots of flows whose answer waits
-	wake     func()
-	online   bool // the handle is
-	look     look
-	again    []uint32                // slots of flows that others are to be told again
-	againAt  int64                   // when the first of them was noted
-	outSince [group.MaxMembers]int64 // since when a member is out of step; 0: it is in step
+	c           Config
+	table       *flowtable.Table
+	handle      *flowtable.Handle
+	board       *copies.Board
+	ledger      *group.Ledger
+	index       group.Index
+	others      [flowtable.MaxOwners]*Other        // by number; nil: the number is unused
+	copies      [flowtable.MaxOwners]*group.Copies // the same
+	exchange    *exchange.Exchange
+	waiting     []uint32 // slots of flows whose answer waits
+	wake        func()
+	online      bool // the handle is
+	walk        walk
+	toResend    []uint32                // slots of flows whose records are to be sent again
+	resendSince int64                   // when the first of them was added
+	outSince    [group.MaxMembers]int64 // when a member got out of step; 0: it is in step
 }
 
-// look is the state of lookAtCopies.
-type look struct {
-	round, next uint32 // the round, and the next slot in it
+// walk is the state of reportUsedCopies.
+type walk struct {
+	round, next uint32 // number of walks over all slots, and the next slot of this walk
 	offer       uint32 // the next slot to offer
-	at          int64  // when it was called last
+	at          int64  // time of the last call
 }
 
-// New returns the Flows of a table, in which an earlier process may have left flows.
+// New returns the Flows of a table, which may have flows of an earlier process.
 func New(c Config) (*Flows, error) {
 	switch {
 	case !c.Table.Grouped():
@@ -101,26 +102,26 @@ func New(c Config) (*Flows, error) {
 
 func (f *Flows) join(i int, o Other) {
 	f.others[i], f.copies[i] = &o, group.NewCopies(i+1, f.index, store{f, i + 1})
-	f.Keep(i, false, false)
+	f.SetOwner(i, false, false)
 }
 
-// Add adds another gateway with a number that none has. It has no record of this gateway's flows,
-// and this gateway has none of its flows.
+// Add adds another gateway with an unused number. It has no records of this gateway's flows, and
+// this gateway has no records of its flows.
 func (f *Flows) Add(i int, o Other) {
 	f.join(i, o)
 	f.ledger.Added(group.Member(i))
 }
 
-// Remove notes that a gateway was removed from the group for good, and that its streams are closed.
-// Its copies live as other flows.
+// Remove removes a gateway from the group for good. Its streams must be closed. From now on the
+// copies of its flows expire as other flows.
 func (f *Flows) Remove(i int) {
 	f.ledger.Removed(group.Member(i))
 	f.table.FollowClock(i+1, true)
 }
 
-// Return notes that a gateway with copies returns after Remove.
+// Return adds a gateway again after Remove, while there are copies of its flows.
 func (f *Flows) Return(i int) {
-	f.Keep(i, false, false)
+	f.SetOwner(i, false, false)
 	f.ledger.Added(group.Member(i))
 }
 
@@ -141,10 +142,10 @@ func (f *Flows) Attach(x *exchange.Exchange) {
 	x.OnRest(f.rest)
 }
 
-// Board returns what workers share with f. Any goroutine may call it.
+// Board returns the Board that the workers share with f. Any goroutine may call it.
 func (f *Flows) Board() *copies.Board { return f.board }
 
-// Ledger returns the Ledger of the own flows.
+// Ledger returns the Ledger of this gateway's flows.
 func (f *Flows) Ledger() *group.Ledger { return f.ledger }
 
 // Copies returns the copies of another gateway's flows.
@@ -155,7 +156,7 @@ func (f *Flows) Close() { f.handle.Close() }
 
 func (f *Flows) now() flowtable.Time { return flowtable.Time(f.c.Now()) }
 
-// enter takes the handle online, until the goroutine rests.
+// enter takes the handle online, until rest.
 func (f *Flows) enter() {
 	if !f.online {
 		f.online = true
@@ -164,7 +165,7 @@ func (f *Flows) enter() {
 }
 
 // rest takes the handle offline. Exchange.Run calls it before it waits: while the handle is online,
-// no record of the table is used again.
+// no record of the table can be reused.
 func (f *Flows) rest() {
 	f.online = false
 	f.handle.Leave()
@@ -199,8 +200,8 @@ func ownerOf(list []source, a header.Addr) int {
 	return -1
 }
 
-// Recover gives the flows and held ports that are in the table to the Ledger and the Copies. No
-// worker may run. After a hand-over packets wait meanwhile (BenchmarkRecover).
+// Recover adds the flows and held ports of the table to the Ledger and the Copies. No worker may
+// run. After a hand-over, packets wait until it returns (BenchmarkRecover).
 func (f *Flows) Recover() {
 	f.enter()
 	defer f.rest()
@@ -223,7 +224,7 @@ func (f *Flows) Recover() {
 		case held:
 			f.handle.Release(r, now)
 		case owner == 0:
-			if !f.c.Unowned { // while no process ran, packets have passed the others
+			if !f.c.Unowned { // while no process ran here, packets passed other gateways
 				f.handle.Refresh(r, now)
 			}
 			if f.handle.Track(r) {
@@ -236,26 +237,27 @@ func (f *Flows) Recover() {
 	}
 }
 
-// Step tells the Ledger and the Copies of the flows that have changed, and the workers of
-// decisions. Exchange.Run calls it.
+// Step reports changed flows to the Ledger and the Copies, and decisions to the workers.
+// Exchange.Run calls it.
 func (f *Flows) Step() {
 	f.online = true
 	f.handle.Enter(f.now()) // also if it is online: the refs of earlier calls are not used any more
-	f.board.Rest()          // before the look at the rings: a later change wakes the goroutine again
-	if f.table.Changed(f.see) {
+	f.board.Rest()          // before the rings are read: a later change wakes the goroutine again
+	if f.table.Changed(f.recordChanged) {
 		f.wake() // for the next Step
 	}
-	f.lookOutOfStep()
-	f.lookAtCopies()
-	f.tellAgain()
+	f.reportOutOfStep()
+	f.reportUsedCopies()
+	f.resend()
 	f.decide()
 	if f.exchange != nil {
 		f.board.SetResetsUntil(uint64(f.exchange.ResetsUntil()))
 	}
 }
 
-// lookOutOfStep tells the table since when a member is out of step.
-func (f *Flows) lookOutOfStep() {
+// reportOutOfStep sets the time since which a member is out of step in the table: the latest one,
+// if several are.
+func (f *Flows) reportOutOfStep() {
 	out, latest := f.ledger.OutOfStep(), int64(0)
 	for m := range group.Member(group.MaxMembers) {
 		switch at := &f.outSince[m]; {
@@ -269,20 +271,21 @@ func (f *Flows) lookOutOfStep() {
 	f.table.OutOfStepSince(flowtable.Time(latest))
 }
 
-// lookSlice is how often a part of the copies is looked at, so that a SYN-ACK waits for few of
-// them.
-const lookSlice = int64(10 * time.Millisecond)
+// walkInterval is the time between two parts of the walk over the copies. The parts are short, so
+// that a SYN-ACK waits for few copies.
+const walkInterval = int64(10 * time.Millisecond)
 
-// lookAtCopies tells owners which copies packets use, and offers own flows again.
-func (f *Flows) lookAtCopies() {
-	l, now := &f.look, f.c.Now()
+// reportUsedCopies walks over the copies, reports to their owners which ones packets use, and
+// offers flows of this gateway again.
+func (f *Flows) reportUsedCopies() {
+	l, now := &f.walk, f.c.Now()
 	passed := now - l.at
-	if passed < lookSlice {
+	if passed < walkInterval {
 		return
 	}
 	l.at = now
 	slots := f.table.Slots()
-	due := int64(slots)*min(passed, int64(flowtable.LookEvery))/int64(flowtable.LookEvery) + 1
+	due := int64(slots)*min(passed, int64(flowtable.UsedInterval))/int64(flowtable.UsedInterval) + 1
 	for end := min(slots, l.next+uint32(due)); l.next < end; l.next++ {
 		owner := f.index.Owner(l.next)
 		if owner != 0 && f.handle.Used(f.table.AtSlot(l.next), l.round, flowtable.Time(now)) {
@@ -296,57 +299,58 @@ func (f *Flows) lookAtCopies() {
 	f.offer(due)
 }
 
-// maxOffers bounds the flows that are offered again in a slice: 3,200 a second.
+// maxOffers bounds the flows that are offered again in one part of the walk: 3,200 a second.
 const maxOffers = 32
 
-// offer looks at a number of slots for own flows that another gateway has refused, and offers them
-// again: it may have room by now, or its flow of the client may have ended.
+// offer searches a number of slots for flows of this gateway that another gateway has refused, and
+// offers them again: the other gateway may have room by now, or its flow of the client may have
+// ended.
 func (f *Flows) offer(slots int64) {
 	if !f.ledger.Offers() {
 		return
 	}
 	for offered := 0; slots > 0 && offered < maxOffers; slots-- {
-		if f.ledger.Offer(f.look.offer) {
+		if f.ledger.Offer(f.walk.offer) {
 			offered++
 		}
-		f.look.offer = (f.look.offer + 1) % f.table.Slots()
+		f.walk.offer = (f.walk.offer + 1) % f.table.Slots()
 	}
 }
 
-// againAfter is how long after a refusal a flow is told again: the other gateway's answer has then
-// left, or its flow has ended.
-const againAfter = int64(10 * time.Millisecond)
+// resendDelay is how long after a refusal the record of a flow is sent again: by then the other
+// gateway's answer has left, or its flow has ended.
+const resendDelay = int64(10 * time.Millisecond)
 
-// maxAgain bounds the flows to be told again.
-const maxAgain = 1 << 12
+// maxResends bounds the flows whose records are to be sent again.
+const maxResends = 1 << 12
 
-// againLater notes a flow that is to be told again.
-func (f *Flows) againLater(slot uint32) {
-	if len(f.again) == 0 {
-		f.againAt = f.c.Now()
+// resendLater adds a flow for resend.
+func (f *Flows) resendLater(slot uint32) {
+	if len(f.toResend) == 0 {
+		f.resendSince = f.c.Now()
 	}
-	if len(f.again) < maxAgain {
-		f.again = append(f.again, slot)
+	if len(f.toResend) < maxResends {
+		f.toResend = append(f.toResend, slot)
 	}
 }
 
-// tellAgain tells the others of flows again: of one for which this gateway has refused a record
-// (store.refuse), and of one whose record another gateway has refused, which may have a copy of a
-// third gateway's flow that is about to end.
-func (f *Flows) tellAgain() {
-	if len(f.again) == 0 || f.c.Now()-f.againAt < againAfter {
+// resend sends the records of flows again: flows for which this gateway has refused a record
+// (store.refuse), and flows whose record another gateway has refused, perhaps because of a copy of
+// a third gateway's flow that is about to end.
+func (f *Flows) resend() {
+	if len(f.toResend) == 0 || f.c.Now()-f.resendSince < resendDelay {
 		return
 	}
-	for _, slot := range f.again {
+	for _, slot := range f.toResend {
 		if f.ledger.Live(slot) {
 			f.ledger.Changed(slot)
 		}
 	}
-	f.again = f.again[:0]
+	f.toResend = f.toResend[:0]
 }
 
-// see looks at a record that has changed.
-func (f *Flows) see(r flowtable.Ref) {
+// recordChanged reports a record that has changed to the Ledger or to the Copies.
+func (f *Flows) recordChanged(r flowtable.Ref) {
 	h, slot := f.handle, f.table.Slot(r)
 	live := h.Live(r)
 	if owner := f.index.Owner(slot); owner != 0 && (!live || h.OwnerOf(r) != owner) {
@@ -364,9 +368,9 @@ func (f *Flows) see(r flowtable.Ref) {
 		return
 	case !live || !h.Tracked(r) || !flowtable.Answered(h.Flow(r).State()):
 		return
-	case h.Told(r):
+	case h.Reported(r):
 		f.ledger.Changed(slot)
-	case h.Tell(r):
+	case h.Report(r):
 		f.ledger.Begin(slot)
 	default:
 		return
@@ -383,12 +387,12 @@ func (f *Flows) waits(r flowtable.Ref) bool {
 	return f.handle.Tracked(r) && at.Proto() == header.ProtoTCP && at.State() == flowtable.SynRecv
 }
 
-// outcomes has the outcome of each verdict that lets an answer leave.
+// outcomes has the outcome for each verdict that lets an answer leave.
 var outcomes = map[group.Verdict]copies.Outcome{
 	group.Protected: copies.Protected, group.NoMember: copies.NoMember, group.RefusedByMember: copies.Refused,
 }
 
-// decide decides about answers that wait.
+// decide gives the workers decisions about answers that wait.
 func (f *Flows) decide() {
 	undecided, decided := f.waiting[:0], false
 	for _, slot := range f.waiting {
@@ -405,7 +409,7 @@ func (f *Flows) decide() {
 			f.handle.GiveUp(r)
 		default:
 			if v == group.RefusedByMember {
-				f.againLater(slot)
+				f.resendLater(slot)
 			}
 			f.handle.Decide(r, uint8(outcomes[v]))
 		}
@@ -416,15 +420,17 @@ func (f *Flows) decide() {
 	}
 }
 
-// free frees the port of an ended flow: no other gateway has a copy of it any more.
+// free frees the port of an ended flow of which no other gateway has a copy any more.
 func (f *Flows) free(slot uint32, forwarded int64) {
 	f.enter()
 	f.handle.Release(f.table.AtSlot(slot), flowtable.Time(forwarded))
 }
 
-// Keep sets whether another gateway is away for long, and whether this one then decides when its
-// flows are over: while no gateway before this one in the order of its source address is in step.
-func (f *Flows) Keep(i int, away, keep bool) {
+// SetOwner sets the state of another gateway as an owner. away: it is out of step for so long that
+// the copies of its flows may be outdated. expires: this gateway then decides when these copies
+// expire, because no gateway before this one in the order of the owner's source addresses is in
+// step.
+func (f *Flows) SetOwner(i int, away, expires bool) {
 	f.table.OwnerAway(i+1, away)
-	f.table.FollowClock(i+1, away && keep)
+	f.table.FollowClock(i+1, away && expires)
 }

@@ -1388,7 +1388,7 @@ func TestRefusedOnce(t *testing.T) {
 		for range 200 {
 			l.settle(time.Millisecond)
 			for _, g := range l.gateways {
-				told += len(g.again)
+				told += len(g.toResend)
 			}
 		}
 		if in := l.gateways[0].copies[0].InStep() && l.gateways[1].copies[0].InStep(); !in || told > 0 {
@@ -1435,7 +1435,7 @@ func TestOwnerAwayForLong(t *testing.T) {
 			l.settle(0)
 			l.kill(0)
 			for id := range 2 {
-				l.gateways[1+id].Keep(0, true, id == 0)
+				l.gateways[1+id].SetOwner(0, true, id == 0)
 			}
 			l.settle(10 * time.Second)
 			udp.datagrams(l, 2) // it has not expired there
@@ -1460,7 +1460,7 @@ func TestOwnerAwayForLong(t *testing.T) {
 			tcp.works(l, 1)
 			l.start(0, 1, true)
 			for id := range 2 {
-				l.gateways[1+id].Keep(0, false, false)
+				l.gateways[1+id].SetOwner(0, false, false)
 			}
 			l.settle(time.Second)
 		}

@@ -14,8 +14,8 @@ type Owner struct {
 	Addresses []netip.Addr
 }
 
-// Hash returns a hash of two gateways and their source addresses, in any order. Gateways that
-// exchange flows must have the same one. Otherwise an address that moves from one to the other
+// Hash returns a hash of two gateways and their source addresses, in any order. Two gateways that
+// exchange flows must have the same hash. Otherwise an address that moves from one to the other
 // could have two owners, as long as one of them runs with the earlier list.
 func Hash(a, b Owner) uint64 {
 	texts := []string{a.text(), b.text()}

@@ -8,8 +8,8 @@ import (
 )
 
 // Order returns the gateways in the order in which routers prefer them for the source addresses of
-// one of them, the owner: it, and then the others by hash. All gateways compute the same order, and
-// each has other gateways after it.
+// one of them, the owner: the owner, then the others by hash. All gateways compute the same order
+// for an owner. It differs between owners, so the flows of lost gateways are spread.
 func Order(owner string, gateways []string) []string {
 	others := slices.DeleteFunc(slices.Clone(gateways), func(name string) bool { return name == owner })
 	slices.SortFunc(others, func(a, b string) int {

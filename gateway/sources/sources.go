@@ -23,30 +23,30 @@ const version = 1
 // onDisk is the content of the file on the disk.
 type onDisk struct {
 	statefile.Version
-	Incarnation uint64     `json:"incarnation"`
-	Addresses   []Standing `json:"addresses"`
+	Incarnation uint64          `json:"incarnation"`
+	Addresses   []SourceAddress `json:"addresses"`
 }
 
 // inMemory is the content of the file beside the flow table.
 type inMemory struct {
 	statefile.Version
 	Incarnation uint64 `json:"incarnation"`
-	// Boot is the boot in which it was written. After the next one, a flow table on a disk may lack
-	// flows that were not written to it in time. Earlier versions did not write it: the empty text
-	// counts as this boot, so that an upgrade loses no memory.
+	// Boot identifies the boot in which the file was written. After another boot, a flow table on a
+	// disk may lack flows that were not written to it in time. Earlier versions did not write this
+	// field: the empty text counts as this boot, so that an upgrade loses no memory.
 	Boot string `json:"boot"`
-	// Sources are the source addresses that this gateway has or had in the group. Flows of the
+	// Sources are this gateway's present and former source addresses in the group. Flows of the
 	// table may have them.
 	Sources []netip.Addr `json:"sources,omitempty"`
 }
 
-// Standing is a source address of this gateway and its state.
-type Standing struct {
+// SourceAddress is a source address of this gateway and its state.
+type SourceAddress struct {
 	Address netip.Addr `json:"address"`
 	State   State      `json:"state"`
 }
 
-// State is a group.AddressState in words.
+// State is the name of a group.AddressState, as in the file.
 type State string
 
 // The states of an address.
@@ -58,13 +58,13 @@ const (
 
 var states = map[State]group.AddressState{Open: group.Open, Spare: group.Spare, Closed: group.Closed}
 
-// names are the keys of states.
+// names is the inverse of states.
 var names = map[group.AddressState]State{group.Open: Open, group.Spare: Spare, group.Closed: Closed}
 
 // Config configures Sources.
 type Config struct {
 	Log *slog.Logger
-	// Disk is a directory on a disk. It is made if it is missing.
+	// Disk is a directory on a disk. Start creates it if it is missing.
 	Disk string
 	// Memory is the directory of the flow table.
 	Memory string
@@ -77,7 +77,7 @@ type Config struct {
 	Now  time.Time
 }
 
-// Sources are the states of this gateway's source addresses. Any goroutine may use it.
+// Sources has the states of this gateway's source addresses. Any goroutine may use it.
 type Sources struct {
 	disk   string
 	memory string
@@ -98,7 +98,7 @@ type family struct {
 	states    group.Addresses
 }
 
-// Start reads the files, and notes a loss of memory on the disk. No flow may have a source address
+// Start reads the files, and records a loss of memory on the disk. No flow may get a source address
 // of the group before it returns.
 func Start(c Config) (*Sources, error) {
 	if err := os.MkdirAll(c.Disk, 0o700); err != nil {
@@ -130,7 +130,7 @@ func Start(c Config) (*Sources, error) {
 		s.incarnation = before.Incarnation
 		return s, s.saveTable(c.Own)
 	}
-	// Other gateways refuse a lower incarnation. The disk of the earlier ones may be lost.
+	// Other gateways refuse a lower incarnation, and the disk with the earlier ones may be lost.
 	s.incarnation = max(before.Incarnation+1, uint64(c.Now.UnixNano()))
 	for i := range s.families {
 		s.families[i].states.MemoryLost()
@@ -150,9 +150,9 @@ func (s *Sources) saveTable(own []netip.Addr) error {
 	return nil
 }
 
-// Raise makes the incarnation higher than one that another gateway knows: the disk with the earlier
-// incarnations is lost, and the clock was behind at the start. It reports whether it has changed
-// the incarnation.
+// Raise makes the incarnation higher than above, which another gateway knows: the disk with the
+// earlier incarnations was lost, and the clock was behind at the start. It reports whether it has
+// changed the incarnation.
 func (s *Sources) Raise(above uint64) (raised bool, err error) {
 	s.saving.Lock()
 	defer s.saving.Unlock()
@@ -179,8 +179,9 @@ func (s *Sources) Raise(above uint64) (raised bool, err error) {
 	return true, nil
 }
 
-// Dissolve notes that the flow table will change without a group: a later process must not take it
-// for the table of this incarnation. It returns the source addresses that this gateway had.
+// Dissolve is called before the flow table changes without a group: it makes sure that a later
+// process does not take the table for the table of this incarnation. It returns the source
+// addresses that this gateway had.
 func Dissolve(log *slog.Logger, memory string) (former []netip.Addr, err error) {
 	file := filepath.Join(memory, Name)
 	var table inMemory
@@ -211,22 +212,23 @@ func Drop(memory string, gone []netip.Addr) error {
 }
 
 // Noted reports whether the flow table may have flows of other gateways of the group: the file
-// beside it exists, and Dissolve did not write it.
+// beside it exists, and was not written by Dissolve.
 func Noted(memory string) bool {
 	var table inMemory
 	err := statefile.Load(filepath.Join(memory, Name), version, &table)
 	return err == nil && table.Incarnation != 0
 }
 
-// Forget removes the file beside the flow table, which ends, too.
+// Forget removes the file beside the flow table. The caller also ends the flows in the table.
 func Forget(memory string) error { return statefile.Remove(filepath.Join(memory, Name)) }
 
 // Former returns the source addresses that this gateway had before, which flows may have still.
 func (s *Sources) Former() []netip.Addr { return s.former }
 
-// familiesOf returns the addresses of each family, with the states in the file. An address that is
-// not in it may have been another gateway's, so others may have records of it.
-func familiesOf(own []netip.Addr, before []Standing) (list []family) {
+// familiesOf returns the addresses of each family, with their states in the file. An address that
+// is not in the file may have been another gateway's, so others may have records with it: it is
+// closed.
+func familiesOf(own []netip.Addr, before []SourceAddress) (list []family) {
 	for _, is6 := range []bool{false, true} {
 		of := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return a.Is6() != is6 })
 		if len(of) == 0 {
@@ -234,13 +236,13 @@ func familiesOf(own []netip.Addr, before []Standing) (list []family) {
 		}
 		f := family{addresses: [2]netip.Addr(of), states: group.Addresses{group.Closed, group.Closed}}
 		for i, a := range f.addresses {
-			if at := slices.IndexFunc(before, func(s Standing) bool { return s.Address == a }); at >= 0 {
+			if at := slices.IndexFunc(before, func(s SourceAddress) bool { return s.Address == a }); at >= 0 {
 				if state, known := states[before[at].State]; known {
 					f.states[i] = state
 				}
 			}
 		}
-		if f.states == (group.Addresses{group.Open, group.Open}) { // the addresses were in other pairs before
+		if f.states == (group.Addresses{group.Open, group.Open}) { // the addresses belonged to different pairs before
 			f.states[1] = group.Closed
 		}
 		list = append(list, f)
@@ -250,35 +252,36 @@ func familiesOf(own []netip.Addr, before []Standing) (list []family) {
 
 // save writes the states to the disk.
 func (s *Sources) save(incarnation uint64, families []family) error {
-	c := onDisk{statefile.Version{Version: version}, incarnation, standings(families)}
+	c := onDisk{statefile.Version{Version: version}, incarnation, addressesOf(families)}
 	return statefile.Sync(s.disk, &c)
 }
 
-func standings(families []family) (list []Standing) {
+func addressesOf(families []family) (list []SourceAddress) {
 	for _, f := range families {
 		for i, a := range f.addresses {
-			list = append(list, Standing{a, names[f.states[i]]})
+			list = append(list, SourceAddress{a, names[f.states[i]]})
 		}
 	}
 	return list
 }
 
-// Incarnation returns the number of this incarnation. Kept reports whether the previous process had
-// the same one: then other gateways know flows by the numbers of their records.
+// Incarnation returns the number of this incarnation. kept reports whether the previous process had
+// the same one: then the slots that other gateways know are still valid.
 func (s *Sources) Incarnation() (n uint64, kept bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.incarnation, s.kept
 }
 
-// Standings returns the own addresses and their states.
-func (s *Sources) Standings() []Standing {
+// Addresses returns this gateway's addresses and their states.
+func (s *Sources) Addresses() []SourceAddress {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return standings(s.families)
+	return addressesOf(s.families)
 }
 
-// OpenAddress returns the address of a family of which new flows get ports; false if there is none.
+// OpenAddress returns the family's address from which new flows get ports; false if no address is
+// open.
 func (s *Sources) OpenAddress(is6 bool) (netip.Addr, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -290,11 +293,11 @@ func (s *Sources) OpenAddress(is6 bool) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// AllReached notes that this gateway knows all flows of its source addresses. inUse reports whether
-// a port of an address is in use or held. The caller repeats it while an address is closed. It
-// reports whether an address was opened. It may take long: inUse reads a flow table, and the file
-// is on a disk. The other methods do not wait for it: the streams of the group and the control loop
-// call them.
+// AllReached is called when this gateway knows all flows with its source addresses, and again while
+// an address is closed. It changes the states (group.Addresses.AllReached), and reports whether it
+// has opened an address. inUse reports whether a port of an address is in use or held. A call may
+// take long: inUse reads a flow table, and the file is on a disk. The other methods do not wait for
+// it: the streams of the group and the control loop call them.
 func (s *Sources) AllReached(inUse func(netip.Addr) bool) (opened bool, err error) {
 	s.saving.Lock()
 	defer s.saving.Unlock()

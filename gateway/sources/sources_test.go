@@ -51,8 +51,8 @@ func (n *node) dissolve() ([]netip.Addr, error) {
 // want compares the states of IPv4, and those of IPv6, which are the same.
 func (n *node) want(s *Sources, when string, first, second State) {
 	n.t.Helper()
-	want := []Standing{{n.own[0], first}, {n.own[2], second}, {n.own[1], first}, {n.own[3], second}}
-	if got := s.Standings(); !slices.Equal(got, want) {
+	want := []SourceAddress{{n.own[0], first}, {n.own[2], second}, {n.own[1], first}, {n.own[3], second}}
+	if got := s.Addresses(); !slices.Equal(got, want) {
 		n.t.Errorf("%s: %v, want %v", when, got, want)
 	}
 	a4, any4 := s.OpenAddress(false)
@@ -120,7 +120,7 @@ func TestReachingBlocksNobody(t *testing.T) {
 		answered := make(chan struct{})
 		go func() {
 			defer close(answered)
-			s.Standings()
+			s.Addresses()
 			s.OpenAddress(false)
 		}()
 		select {
@@ -225,8 +225,8 @@ func TestOtherAddresses(t *testing.T) {
 	n.reach(n.start(false))
 	n.own[0] = netip.MustParseAddr("198.51.100.9")
 	s := n.start(true)
-	want := []Standing{{n.own[0], Closed}, {n.own[2], Spare}, {n.own[1], Open}, {n.own[3], Spare}}
-	if got := s.Standings(); !slices.Equal(got, want) {
+	want := []SourceAddress{{n.own[0], Closed}, {n.own[2], Spare}, {n.own[1], Open}, {n.own[3], Spare}}
+	if got := s.Addresses(); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	n.own[0], n.own[2] = n.own[2], n.own[0] // an order is no state

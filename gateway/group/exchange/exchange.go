@@ -1,14 +1,14 @@
-// Package exchange runs the streams of a gateway: it sends its own flows to each member, and keeps
-// the copies of each member's flows.
+// Package exchange runs the streams of a gateway: it sends the gateway's own flows to each member,
+// and keeps copies of each member's flows.
 //
 //	Dial, Accept ──► Exchange.Run ◄──► Stream    bytes come, or can be sent: Waiter.Wait returns
 //	workers ── Wake ──►
 //
 // One goroutine, Run, owns the Ledger, the Copies, all Senders and Receivers, and the streams. It
-// waits in one place only, for all of them, so one thread with the priority of the workers is all
-// that a copy of a flow needs. A stream has room for one frame: Run asks a Sender for the next one
-// when the frame before is written, so a member that does not read costs one frame here and the
-// buffers of its connection; its lease runs out, and its next stream begins with everything anew.
+// waits in one place only, for all of them, so copying flows needs only one thread with the
+// priority of the workers. A stream has room for one frame: Run asks a Sender for the next frame
+// when the previous one is written, so a member that does not read costs one frame here and the
+// buffers of its connection; its lease runs out, and on its next stream all records are sent again.
 package exchange
 
 import (
@@ -28,17 +28,17 @@ import (
 type Stream interface {
 	// Receive returns the next frame, which is valid until the next call; nil if none has come.
 	Receive() (frame []byte, err error)
-	// Ready reports whether Send may be called: the frame before is written.
+	// Ready reports whether Send may be called: the previous frame is written.
 	Ready() bool
 	Send(frame []byte) error
-	// End ends the stream, and tells the other gateway why.
+	// End ends the stream, and sends the other gateway the reason.
 	End(reason error)
 }
 
-// Waiter is where Run waits.
+// Waiter lets Run wait for all streams.
 type Waiter interface {
-	// Wait returns when a stream may bring a frame, or has written one, when Wake was called since
-	// the last Wait, or after a time.
+	// Wait returns when a stream may have received a frame, or has written one, when Wake was
+	// called since the last Wait, or after a time.
 	Wait(time.Duration)
 	// Wake ends Wait. Any goroutine may call it. It does not wait.
 	Wake()
@@ -52,26 +52,28 @@ const redialInterval = 100 * time.Millisecond
 // tick is the longest time until a lease that has run out is noticed, or a due beat is sent.
 const tick = 5 * time.Millisecond
 
-// patience is the longest time that a stream may bring nothing, before it has a lease.
-const patience = 5 * time.Second
+// handshakeTimeout is the longest time for which nothing may be received on the stream to a peer.
+// It matters only during the handshake: then the stream has no lease yet.
+const handshakeTimeout = 5 * time.Second
 
-// Run may be a real-time thread, for which the kernel's receive work waits. So it pauses for a
-// quarter of the time that it has worked, when that is burst longer than it has waited: while it
-// sends or reads everything anew.
+// Run may be a real-time thread, for which the kernel's receive work waits. So once it has worked
+// burst longer than it has waited, as during a full resynchronisation, it pauses for a quarter of
+// that time.
 const (
-	burst     = 500 * time.Microsecond
-	mostPause = 2 * time.Millisecond
+	burst    = 500 * time.Microsecond
+	maxPause = 2 * time.Millisecond
 )
 
-// turn is how long Run reads a stream, or writes to it, before it looks at the others. A frame
-// of a resynchronisation takes one or two.
+// turn is how long Run reads a stream, or writes to it, before it turns to the others. A frame of a
+// resynchronisation takes one or two turns.
 const turn = time.Millisecond
 
 // Peer is another gateway.
 type Peer struct {
 	Owner  session.Owner  // this gateway's end of the stream to the peer; Lease is set by Run
 	Member session.Member // this gateway's end of the stream from the peer
-	// Dial opens the stream to the peer. It may wait, until ctx ends. Run returns after it.
+	// Dial opens the stream to the peer. It may block until ctx ends. Run returns only after it has
+	// returned.
 	Dial func(ctx context.Context) (Stream, error)
 }
 
@@ -99,8 +101,8 @@ type Config struct {
 	Peers  []Peer // by number; see Add
 	Waiter Waiter
 	Now    func() int64 // monotonic, in nanoseconds
-	// Step is called by Run before it asks Senders for frames: for changes of the flow table. It
-	// may be nil.
+	// Step is called by Run before it asks Senders for frames; it passes changes of the flow table
+	// to the Ledger. It may be nil.
 	Step func()
 	// Failed is called by Run with the error of each stream that ends, and with that peer's number.
 	Failed func(peer int, err error)
@@ -109,15 +111,15 @@ type Config struct {
 // peer is the two streams with another gateway. Run owns it.
 type peer struct {
 	Peer
-	number   int
-	removed  bool
-	lease    group.OwnerLease
-	to, from Stream // nil: none
-	sender   *session.Sender
-	receiver *session.Receiver
-	heard    int64 // when the stream to the peer was opened, or has brought a frame
-	dialing  bool
-	redialAt int64
+	number         int
+	removed        bool
+	lease          group.OwnerLease
+	to, from       Stream // nil: none
+	sender         *session.Sender
+	receiver       *session.Receiver
+	lastFrameNanos int64 // when the stream to the peer was opened, or its last frame arrived
+	dialing        bool
+	redialAt       int64
 }
 
 var (
@@ -125,8 +127,8 @@ var (
 	errLease    = errors.New("the lease has run out: the stream begins anew")
 	errSilent   = errors.New("the gateway sends nothing")
 	errRemoved  = errors.New("the gateway was removed from the group")
-	// ErrStopped is the reason that Run sends to other gateways when it ends, or ErrLeft after
-	// Leave.
+	// ErrStopped is the reason that Run sends to other gateways when it ends. After Leave the
+	// reason is ErrLeft.
 	ErrStopped = errors.New("the gateway stops, and its flows stay for its next process")
 	ErrLeft    = errors.New("the gateway stops")
 )
@@ -147,14 +149,15 @@ func New(c Config) *Exchange {
 	return x
 }
 
-// Add adds a peer with a number that none has. Do must be the caller, unless Run has not begun.
+// Add adds a peer with an unused number. Do must be the caller, unless Run has not begun.
 func (x *Exchange) Add(i int, of Peer) {
 	p := &peer{Peer: of, number: i}
 	p.Owner.Lease = &p.lease
 	x.peers[i] = p
 }
 
-// Remove ends the streams of a peer, if there is one with the number. Do must be the caller.
+// Remove removes the peer with a number, if there is one, and ends its streams. Do must be the
+// caller.
 func (x *Exchange) Remove(i int) { x.remove(i, errRemoved) }
 
 // Replace ends the streams with a peer and begins new ones. SYN-ACKs wait for it as after Inherit.
@@ -162,7 +165,7 @@ func (x *Exchange) Remove(i int) { x.remove(i, errRemoved) }
 func (x *Exchange) Replace(i int, of Peer) {
 	x.remove(i, errReplaced)
 	x.Add(i, of)
-	x.peers[i].lease.Heard(x.now())
+	x.peers[i].lease.Renew(x.now())
 }
 
 func (x *Exchange) remove(i int, reason error) {
@@ -189,14 +192,14 @@ func (x *Exchange) each(do func(p *peer)) {
 	}
 }
 
-// Inherit notes that a process with the same flows has sent to the peers until now: they may be in
-// step with it, so SYN-ACKs wait for them until their leases have run out. It must be called before
-// Run. New notes the same for a process that ended before.
+// Inherit is called when another process with the same flows has sent to the peers until now: they
+// may be in step with that process, so SYN-ACKs wait for them until their leases have run out. It
+// must be called before Run. New calls it, for a process that ended earlier.
 func (x *Exchange) Inherit() {
-	x.each(func(p *peer) { p.lease.Heard(x.now()) })
+	x.each(func(p *peer) { p.lease.Renew(x.now()) })
 }
 
-// Do has Run call f, and waits until it has. It returns false if Run has ended.
+// Do makes Run call f, and waits until f has returned. It returns false if Run has ended.
 func (x *Exchange) Do(f func()) bool {
 	called := make(chan struct{})
 	if !x.post(func() { f(); close(called) }) {
@@ -215,7 +218,7 @@ func (x *Exchange) Do(f func()) bool {
 	}
 }
 
-// post has Run call f, and does not wait. It returns false if Run has ended.
+// post makes Run call f, and does not wait. It returns false if Run has ended.
 func (x *Exchange) post(f func()) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -233,15 +236,16 @@ func (x *Exchange) OnRest(rest func()) { x.rest = rest }
 // Wake makes Run call Step soon. It does not wait. Any goroutine may call it.
 func (x *Exchange) Wake() { x.waiter.Wake() }
 
-// InStep reports whether this gateway has all that a peer sent. Run or Do must be the caller.
+// InStep reports whether this gateway has copies of all flows of a peer. Run or Do must be the
+// caller.
 func (x *Exchange) InStep(i int) bool {
 	p := x.peers[i]
 	return p != nil && p.receiver != nil && p.receiver.InStep(x.now())
 }
 
 // ResetsUntil returns the time until which this gateway may answer segments of unknown connections
-// with RST, or 0: it has all flows of all peers, and knows all flows of its own that they have. Run
-// or Do must be the caller.
+// with RST, or 0. It may while it has copies of all flows of all peers, and knows all of its own
+// flows of which they have copies. Run or Do must be the caller.
 func (x *Exchange) ResetsUntil() int64 {
 	if !x.ledger.Complete() {
 		return 0
@@ -259,8 +263,8 @@ func (x *Exchange) ResetsUntil() int64 {
 	return until
 }
 
-// Accept gives Run a stream from a peer, by its number. It returns an error if Run has ended: then
-// the stream is the caller's.
+// Accept passes Run a stream from the peer with a number. It returns an error if Run has ended:
+// then the caller still owns the stream.
 func (x *Exchange) Accept(i int, s Stream) error {
 	if !x.post(func() {
 		p := x.peers[i]
@@ -298,8 +302,8 @@ func (x *Exchange) endTo(p *peer, err error) {
 	x.failed(p.number, err)
 }
 
-// Leave notes that no flow stays for a next process when Run ends. It must be called before the end
-// of Run's context.
+// Leave makes Run end its streams with ErrLeft: no flow stays for a next process. It must be called
+// before the end of Run's context.
 func (x *Exchange) Leave() { x.left.Store(true) }
 
 // Run exchanges flows until ctx ends.
@@ -311,7 +315,7 @@ func (x *Exchange) Run(ctx context.Context) {
 			<-woken // the Waiter may be closed after Run
 		}
 	}()
-	debt := time.Duration(0) // work without a wait
+	debt := time.Duration(0) // time worked beyond time waited
 	for ctx.Err() == nil {
 		began := x.now()
 		x.mu.Lock()
@@ -328,7 +332,7 @@ func (x *Exchange) Run(ctx context.Context) {
 		x.rest()
 		worked := x.now()
 		if debt += time.Duration(worked - began); debt > burst {
-			x.waiter.Pause(min(debt/4, mostPause))
+			x.waiter.Pause(min(debt/4, maxPause))
 			debt = 0
 		}
 		if !more {
@@ -340,7 +344,7 @@ func (x *Exchange) Run(ctx context.Context) {
 	x.ended = true
 	calls := x.calls
 	x.mu.Unlock()
-	for _, f := range calls { // they may bring streams
+	for _, f := range calls { // they may add streams, which are ended below
 		f()
 	}
 	reason := ErrStopped
@@ -365,8 +369,8 @@ func (x *Exchange) receive(p *peer) (more bool) {
 	}
 	if p.to != nil {
 		full, err := x.drain(p.to, func(frame []byte) error {
-			p.heard = x.now()
-			return p.sender.Receive(frame, p.heard)
+			p.lastFrameNanos = x.now()
+			return p.sender.Receive(frame, p.lastFrameNanos)
 		})
 		if more = more || full; err != nil {
 			x.endTo(p, err)
@@ -375,7 +379,8 @@ func (x *Exchange) receive(p *peer) (more bool) {
 	return more
 }
 
-// drain gives the frames that have come on a stream to take. It returns true if there may be more.
+// drain passes the frames that have arrived on a stream to take. It returns true if there may be
+// more.
 func (x *Exchange) drain(s Stream, take func(frame []byte) error) (more bool, err error) {
 	for end := x.now() + int64(turn); x.now() < end; {
 		frame, err := s.Receive()
@@ -389,7 +394,8 @@ func (x *Exchange) drain(s Stream, take func(frame []byte) error) (more bool, er
 	return true, nil
 }
 
-// serve does for a peer whatever is due. It returns true if there may be more to send.
+// serve ends the streams of a peer whose time has run out, sends due frames, and dials. It returns
+// true if there may be more to send.
 func (x *Exchange) serve(ctx context.Context, p *peer, now int64) (more bool) {
 	if p.receiver != nil && p.receiver.Lapsed(now) {
 		x.endFrom(p, errLease)
@@ -402,7 +408,7 @@ func (x *Exchange) serve(ctx context.Context, p *peer, now int64) (more bool) {
 			x.ledger.Lost(p.Owner.Member)
 		}
 	}
-	if p.sender != nil && now-p.heard > int64(patience) {
+	if p.sender != nil && now-p.lastFrameNanos > int64(handshakeTimeout) {
 		x.endTo(p, errSilent)
 	}
 	if p.receiver != nil {
@@ -423,7 +429,7 @@ func (x *Exchange) serve(ctx context.Context, p *peer, now int64) (more bool) {
 	return more
 }
 
-// fill sends the next frames of a stream that has room. It returns true if there may be more.
+// fill sends the next frames of a stream while it has room. It returns true if there may be more.
 func (x *Exchange) fill(s Stream, next func() []byte) (more bool, err error) {
 	for end := x.now() + int64(turn); x.now() < end; {
 		if !s.Ready() {
@@ -456,7 +462,7 @@ func (x *Exchange) dial(ctx context.Context, p *peer) {
 			x.failed(p.number, err)
 			return
 		}
-		p.sender, p.to, p.heard = session.NewSender(p.Owner), s, x.now()
+		p.sender, p.to, p.lastFrameNanos = session.NewSender(p.Owner), s, x.now()
 	}) && err == nil {
 		s.End(ErrStopped)
 	}

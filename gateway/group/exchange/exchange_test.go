@@ -35,7 +35,7 @@ type gateway struct {
 func (g *gateway) Read(slot uint32) (group.Record, bool) { r, ok := g.flows[slot]; return r, ok }
 
 func (g *gateway) Hold(*group.Record) (slot uint32, ok bool) { return 0, false }
-func (*gateway) Saw(group.Sighting)                          {}
+func (*gateway) ApplyCopyState(group.CopyState)              {}
 
 func (g *gateway) Find(reply header.Tuple) (slot uint32, found bool) {
 	return uint32(reply.DstPort), g.flows[uint32(reply.DstPort)].Reply == reply
@@ -415,8 +415,8 @@ func (s *slowStore) Put(_ uint32, r *group.Record) (uint32, group.Refusal) {
 	return s.number(r), group.Accepted
 }
 
-func (*slowStore) Sight(uint32) conn.Sighting { return conn.Sighting{} }
-func (*slowStore) Remove(uint32) group.Age    { return 0 }
+func (*slowStore) CopyState(uint32) conn.CopyState { return conn.CopyState{} }
+func (*slowStore) Remove(uint32) group.Age         { return 0 }
 
 // slowOwner is a session.Flows that never changes.
 type slowOwner int
@@ -425,7 +425,7 @@ func (o slowOwner) Read(slot uint32) (group.Record, bool)   { return slowFlow(in
 func (slowOwner) Find(header.Tuple) (slot uint32, ok bool)  { return 0, false }
 func (slowOwner) Make(*group.Record) (slot uint32, ok bool) { return 0, false }
 func (slowOwner) Hold(*group.Record) (slot uint32, ok bool) { return 0, false }
-func (slowOwner) Saw(group.Sighting)                        {}
+func (slowOwner) ApplyCopyState(group.CopyState)            {}
 
 // TestOwnersAnew: a gateway that gets the flows of six others at once keeps its leases, and soon
 // acknowledges flows of a seventh one, with which it is in step.

@@ -1,4 +1,4 @@
-// Package grouptest has a flow table of maps, for tests of the streams between gateways.
+// Package grouptest has a flow table made of maps, for tests of the streams between gateways.
 package grouptest
 
 import (
@@ -40,12 +40,12 @@ func (t *Table) Put(n uint32, r *group.Record) (uint32, group.Refusal) {
 	return n, group.Accepted
 }
 
-// Sight returns the state of a copy.
-func (t *Table) Sight(n uint32) conn.Sighting {
-	return conn.Sighting{State: t.Records[t.copies[n]].State}
+// CopyState returns the state of a copy.
+func (t *Table) CopyState(n uint32) conn.CopyState {
+	return conn.CopyState{State: t.Records[t.copies[n]].State}
 }
 
-// Remove ends a copy, which has forwarded no datagram.
+// Remove ends a copy, by which no datagram was forwarded.
 func (t *Table) Remove(n uint32) group.Age {
 	reply := t.copies[n]
 	if t.numbers[reply] != n {

@@ -33,8 +33,8 @@ func (w Waiter) Wake() {
 // Pause waits for a time.
 func (w Waiter) Pause(d time.Duration) { time.Sleep(d) }
 
-// pipeFrames is how many frames an End of a Pipe holds that the other one has not received. The
-// buffers of a TCP connection may hold 3 MB.
+// pipeFrames is how many frames a Pipe holds in each direction until they are received. The buffers
+// of a TCP connection may hold 3 MB.
 const pipeFrames = 64
 
 // ErrClosed is the error of a Pipe that has ended.

@@ -12,10 +12,10 @@ import (
 // Member is a Receiver's configuration.
 type Member struct {
 	Self    wire.Greeting
-	Owner   string        // its name, as its certificate has it
+	Owner   string        // the owner's name in its certificate
 	Sources []header.Addr // the owner's source addresses: it may send records of no others
 	Copies  *group.Copies // they outlive streams
-	// Read returns the record of the copy in a record of the flow table.
+	// Read returns the contents of a copy by the number of its record in the flow table.
 	Read func(n uint32) (group.Record, bool)
 }
 
@@ -23,7 +23,7 @@ type Member struct {
 type Receiver struct {
 	c       Member
 	phase   phase
-	greeted bool // the own Hello was sent
+	greeted bool // Hello was sent
 	earlier []uint32
 	lease   group.MemberLease
 	started int64  // when the first Applied was sent
@@ -35,11 +35,11 @@ type Receiver struct {
 	refusal [group.MaxRefusal + 1]uint64
 	buffer  []group.Message
 	mine    []group.Record
-	seen    []group.Sighting
+	seen    []group.CopyState
 	answer  wire.Acknowledgement
 }
 
-// remark is what the acknowledgement is to say about a message.
+// remark is a remark about a message that is not acknowledged yet.
 type remark struct {
 	seq    uint64
 	reason group.Refusal
@@ -49,11 +49,12 @@ type remark struct {
 // NewReceiver returns the member's end of a new stream. It changes nothing until a Hello arrives.
 func NewReceiver(c Member) *Receiver { return &Receiver{c: c} }
 
-// InStep reports whether the member has all that the owner sent, as of less than a lease ago.
+// InStep reports whether the member has applied all records that the owner sent until less than a
+// lease ago.
 func (r *Receiver) InStep(now int64) bool { return r.c.Copies.InStep() && r.lease.Holds(now) }
 
-// MayReset reports whether the member may answer segments of unknown connections with RST, as far
-// as this owner goes.
+// MayReset reports whether this owner allows the member to answer segments of unknown connections
+// with RST.
 func (r *Receiver) MayReset(now int64) bool { return r.c.Copies.MayReset() && r.lease.Holds(now) }
 
 // ResetsUntil returns the time at which MayReset ends without a further beat, or 0.
@@ -64,13 +65,13 @@ func (r *Receiver) ResetsUntil() int64 {
 	return r.lease.Until()
 }
 
-// Lapsed reports whether the lease has run out. Then the caller calls Lost of Copies and closes the
-// stream. A new stream has the time of a lease for its first beat.
+// Lapsed reports whether the lease has run out. Then the caller calls Copies.Lost and closes the
+// stream. The first beat of a new stream may take as long as a lease.
 func (r *Receiver) Lapsed(now int64) bool {
 	return r.waiting && !r.lease.Holds(now) && now-r.started >= group.LeaseNanos
 }
 
-// Receive handles a frame of the owner. After an error the stream must be closed; nothing of the
+// Receive handles a frame of the owner. After an error the stream must be closed; no part of the
 // frame was applied.
 func (r *Receiver) Receive(frame []byte) error {
 	switch {
@@ -82,21 +83,21 @@ func (r *Receiver) Receive(frame []byte) error {
 	case wire.KindOf(frame) == wire.Beat:
 		echo, err := wire.ReadBeat(frame)
 		if err == nil && (!r.waiting || echo < r.started || echo > r.sent) {
-			return fmt.Errorf("%w: a beat returns a time at which nothing was sent", ErrUnexpected)
+			return fmt.Errorf("%w: a beat echoes a time at which this gateway sent no message", ErrUnexpected)
 		}
 		if err == nil {
-			r.lease.Heard(echo)
+			r.lease.Renew(echo)
 		}
 		return err
 	}
 	return ErrUnexpected
 }
 
-// newer is the reason for which a member refuses a process of an owner.
+// newer is the format of the reason with which a member refuses an outdated process of an owner.
 const newer = "a newer process of %s has connected: it has incarnation %d, this one %d"
 
 // Newer returns the later incarnation in the reason with which a member has refused this process.
-// ok is false if the reason is another one.
+// ok is false if the member has refused it for another reason.
 func Newer(reason string) (incarnation uint64, ok bool) {
 	var name string
 	var own uint64
@@ -151,8 +152,8 @@ func (r *Receiver) apply(frame []byte) error {
 	return nil
 }
 
-// Next appends the next frame to transmit. It returns to as it is if there is none now: then the
-// caller calls it again after Receive, and within BeatNanos.
+// Next appends the next frame to transmit. It appends nothing if no frame is due: then the caller
+// must call it again after Receive, and within BeatNanos.
 func (r *Receiver) Next(now int64, to []byte) []byte {
 	switch {
 	case r.phase == opening:
@@ -163,8 +164,8 @@ func (r *Receiver) Next(now int64, to []byte) []byte {
 	case r.phase == takingBack:
 		return r.nextMine(to)
 	case r.acked == r.lastSeq && r.waiting && now-r.sent < BeatNanos:
-		if r.seen = r.c.Copies.Sightings(r.seen[:0], wire.MaxMessages); len(r.seen) > 0 {
-			return wire.AppendSaw(to, r.seen)
+		if r.seen = r.c.Copies.CopyStates(r.seen[:0], wire.MaxMessages); len(r.seen) > 0 {
+			return wire.AppendCopyStates(to, r.seen)
 		}
 		return to
 	}

@@ -11,18 +11,18 @@ import (
 
 // Flows is the owner's flow table.
 type Flows interface {
-	// Read returns the record of a slot as it is now, and whether the slot has a flow.
+	// Read returns the present record of a slot, and whether the slot has a flow.
 	Read(slot uint32) (group.Record, bool)
 	// Find returns the slot of the flow with a reply tuple.
 	Find(reply header.Tuple) (slot uint32, found bool)
-	// Make makes a flow that a member returns. It is false if the table has no room, or has another
+	// Make makes a flow that a member returns. ok is false if the table has no room, or has another
 	// flow of the client.
 	Make(r *group.Record) (slot uint32, ok bool)
-	// Hold makes a record, without a flow, whose reply tuple no new flow gets until the Ledger says
-	// that it is free. It is false if the table has no room.
+	// Hold makes a record, without a flow, that keeps its reply tuple from new flows until the
+	// Ledger frees the port. ok is false if the table has no room.
 	Hold(r *group.Record) (slot uint32, ok bool)
-	// Saw is told of the state in which a member has found its copy. The slot may have no flow.
-	Saw(s group.Sighting)
+	// ApplyCopyState updates a flow by the state of a member's copy. The slot may have no flow.
+	ApplyCopyState(s group.CopyState)
 }
 
 // Owner is a Sender's configuration.
@@ -33,7 +33,7 @@ type Owner struct {
 	Flows   Flows
 	Member  group.Member
 	Name    string            // of the member
-	Lease   *group.OwnerLease // of the member: it outlives streams
+	Lease   *group.OwnerLease // about the member: it outlives streams
 }
 
 // Sender is the owner's end of a stream to a member.
@@ -50,7 +50,7 @@ type Sender struct {
 	refusal [group.MaxRefusal + 1]uint64
 	buffer  []group.Message
 	mine    []group.Record
-	seen    []group.Sighting
+	seen    []group.CopyState
 	answer  wire.Acknowledgement
 }
 
@@ -66,8 +66,8 @@ const (
 // NewSender returns the owner's end of a new stream.
 func NewSender(c Owner) *Sender { return &Sender{c: c} }
 
-// Running reports whether the member was told records on this stream: it has taken itself for out
-// of step before.
+// Running reports whether records were sent on this stream. Before the first record, the member has
+// already marked itself as out of step.
 func (s *Sender) Running() bool { return s.phase == running }
 
 // Receive handles a frame of the member. After an error the stream must be closed.
@@ -83,15 +83,15 @@ func (s *Sender) Receive(frame []byte, now int64) error {
 	case takingBack:
 		return s.takeBack(frame, now)
 	case running:
-		if wire.KindOf(frame) == wire.Saw {
-			return s.saw(frame)
+		if wire.KindOf(frame) == wire.CopyStates {
+			return s.copyStates(frame)
 		}
 		return s.acknowledged(frame, now)
 	}
 	return ErrUnexpected
 }
 
-// takeBack takes back the flows of a Mine. After the last one, the member gets everything.
+// takeBack takes back the flows of a Mine. After the last Mine, all records are sent to the member.
 func (s *Sender) takeBack(frame []byte, now int64) error {
 	records, last, err := wire.ReadMine(frame, s.mine[:0])
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *Sender) takeBack(frame []byte, now int64) error {
 	}
 	if last {
 		s.c.Ledger.Connected(s.c.Member)
-		s.c.Lease.Heard(now)
+		s.c.Lease.Renew(now)
 		s.phase, s.mine = running, nil
 	}
 	return nil
@@ -134,10 +134,10 @@ func (s *Sender) takeBackOne(r *group.Record) bool {
 	return ok
 }
 
-// saw handles the member's sightings. A member that has a copy of a slot has not acknowledged
-// its end, so the slot has the flow of the copy, or one that has ended.
-func (s *Sender) saw(frame []byte) error {
-	seen, err := wire.ReadSaw(frame, s.seen[:0])
+// copyStates handles the states of the member's copies. A member that has a copy of a slot has not
+// acknowledged the end of the flow, so the slot still has that flow, or its ended record.
+func (s *Sender) copyStates(frame []byte) error {
+	seen, err := wire.ReadCopyStates(frame, s.seen[:0])
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (s *Sender) saw(frame []byte) error {
 		}
 	}
 	for _, sighting := range seen {
-		s.c.Flows.Saw(sighting)
+		s.c.Flows.ApplyCopyState(sighting)
 	}
 	return nil
 }
@@ -175,13 +175,13 @@ func (s *Sender) acknowledged(frame []byte, now int64) error {
 		}
 	}
 	s.applied, s.echo, s.heard = a.Seq, a.Sent, true
-	s.c.Lease.Heard(now)
+	s.c.Lease.Renew(now)
 	s.c.Ledger.Applied(s.c.Member, a.Seq, s.remarks)
 	return nil
 }
 
-// Next appends the next frame to transmit. It returns to as it is if there is none now: then the
-// caller calls it again after Receive, after a change in the Ledger, and within BeatNanos.
+// Next appends the next frame to transmit. It appends nothing if no frame is due: then the caller
+// must call it again after Receive, after a change in the Ledger, and within BeatNanos.
 func (s *Sender) Next(now int64, to []byte) []byte {
 	switch {
 	case s.phase == opening:

@@ -55,7 +55,7 @@ func (p ownerFlows) Make(r *group.Record) (slot uint32, ok bool) {
 
 // Hold has room for each port.
 func (p ownerFlows) Hold(*group.Record) (slot uint32, ok bool) { return 0, true }
-func (ownerFlows) Saw(group.Sighting)                          {}
+func (ownerFlows) ApplyCopyState(group.CopyState)              {}
 
 func newPair(t *testing.T) *pair {
 	p := &pair{t: t, now: 1000 * ms, flows: map[uint32]group.Record{}, Table: grouptest.NewTable()}

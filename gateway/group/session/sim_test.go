@@ -142,7 +142,7 @@ func (s *simulation) start() {
 	s.kept, s.alive = nil, true
 	for _, m := range s.members {
 		m.waiting = group.OwnerLease{}
-		m.waiting.Heard(s.now)
+		m.waiting.Renew(s.now)
 	}
 }
 
@@ -169,7 +169,7 @@ func (s *simulation) Make(r *group.Record) (slot uint32, ok bool) {
 
 // Hold holds no slot: a table with room for a record of each port is not in the simulation.
 func (s *simulation) Hold(*group.Record) (slot uint32, ok bool) { return 0, true }
-func (*simulation) Saw(group.Sighting)                          {}
+func (*simulation) ApplyCopyState(group.CopyState)              {}
 
 func (s *simulation) slotOf(port uint16) (slot int, found bool) {
 	for i := range s.table {

@@ -14,9 +14,10 @@ type Acknowledgement struct {
 	Remarks []Remark
 }
 
-// Remark is what the member says about a message that it has applied: a Reason, or an Age.
+// Remark is additional information about a message that the member has applied: a Reason, or an
+// Age.
 type Remark struct {
-	// Back is how many messages before Acknowledgement.Seq it was: below MaxMessages.
+	// Back is the message's distance before Acknowledgement.Seq: below MaxMessages.
 	Back   uint16
 	Reason group.Refusal // why there is no copy
 	Age    group.Age     // of the last datagram of a copy that has ended
@@ -35,7 +36,7 @@ func AppendApplied(to []byte, a *Acknowledgement) []byte {
 	return to
 }
 
-// ReadApplied reads Applied into a, whose memory it uses again.
+// ReadApplied reads Applied into a, and reuses the memory of a.Remarks.
 func ReadApplied(frame []byte, a *Acknowledgement) error {
 	const head, remark, age = 1 + 8 + 8, 2 + 1, 2
 	if KindOf(frame) != Applied || len(frame) < head {
@@ -91,21 +92,21 @@ func ReadMine(frame []byte, to []group.Record) (records []group.Record, last boo
 	return to, frame[1] == 1, nil
 }
 
-// sightingBytes are the bytes of a sighting.
-const sightingBytes = 4 + 1 + 1
+// copyStateBytes is the size of a CopyState.
+const copyStateBytes = 4 + 1 + 1
 
-// The notes of a sighting.
+// The notes of a CopyState, a bit each.
 const (
 	noteProof = 1 << iota
 	noteReset
-	noteResetBy // the bit of Sighting.ResetBy
+	noteResetBy // CopyState.ResetBy
 	noteOutlived
 	noteAsked
 	noteLost
 	noteHeaderAcked
 )
 
-// noteBit returns a note if it holds.
+// noteBit returns note if holds is true, and else 0.
 func noteBit(holds bool, note byte) byte {
 	if holds {
 		return note
@@ -113,30 +114,30 @@ func noteBit(holds bool, note byte) byte {
 	return 0
 }
 
-// notesOf returns the notes of a sighting.
-func notesOf(s *group.Sighting) byte {
+// notesOf returns the notes of a CopyState.
+func notesOf(s *group.CopyState) byte {
 	return noteBit(s.Proof, noteProof) | noteBit(s.Reset, noteReset) | byte(s.ResetBy)*noteResetBy |
 		noteBit(s.Outlived, noteOutlived) | noteBit(s.Asked, noteAsked) | noteBit(s.Lost, noteLost) |
 		noteBit(s.HeaderAcked, noteHeaderAcked)
 }
 
-// AppendSaw appends Saw: 1 to MaxMessages sightings.
-func AppendSaw(to []byte, seen []group.Sighting) []byte {
-	to = append(to, byte(Saw))
+// AppendCopyStates appends CopyStates: 1 to MaxMessages of them.
+func AppendCopyStates(to []byte, seen []group.CopyState) []byte {
+	to = append(to, byte(CopyStates))
 	for _, s := range seen {
 		to = append(binary.BigEndian.AppendUint32(to, s.Slot), byte(s.State), notesOf(&s))
 	}
 	return to
 }
 
-// ReadSaw reads Saw, and appends its sightings.
-func ReadSaw(frame []byte, to []group.Sighting) ([]group.Sighting, error) {
-	n := (len(frame) - 1) / sightingBytes
-	if KindOf(frame) != Saw || n == 0 || n > MaxMessages || len(frame) != 1+n*sightingBytes {
+// ReadCopyStates reads CopyStates, and appends them.
+func ReadCopyStates(frame []byte, to []group.CopyState) ([]group.CopyState, error) {
+	n := (len(frame) - 1) / copyStateBytes
+	if KindOf(frame) != CopyStates || n == 0 || n > MaxMessages || len(frame) != 1+n*copyStateBytes {
 		return to, ErrMalformed
 	}
-	for b := frame[1:]; len(b) > 0; b = b[sightingBytes:] {
-		s, notes := group.Sighting{Slot: binary.BigEndian.Uint32(b)}, b[5]
+	for b := frame[1:]; len(b) > 0; b = b[copyStateBytes:] {
+		s, notes := group.CopyState{Slot: binary.BigEndian.Uint32(b)}, b[5]
 		s.State = conn.State(b[4])
 		s.Proof, s.Outlived = notes&noteProof != 0, notes&noteOutlived != 0
 		s.Asked, s.Lost, s.HeaderAcked = notes&noteAsked != 0, notes&noteLost != 0, notes&noteHeaderAcked != 0

@@ -1,19 +1,18 @@
-// Package wire has the messages between the gateways of a group as bytes. Package group has the
-// state machines that make and read them.
+// Package wire encodes the messages between the gateways of a group. Package group has the state
+// machines that make and handle them.
 //
-// A frame is one message of a transport that keeps frames in order, or ends. Its first byte is its
-// kind. Numbers are big-endian.
+// The transport delivers frames in order, or ends. A frame's first byte is its kind. Numbers are
+// big-endian.
 //
-//	Hello    1  version u16  incarnation u64  sources u64  name
-//	                                                     both directions, first frame of each
-//	Records  2  seq u64  message...                      owner to member
-//	Beat     3  echo i64                                 owner to member
-//	Applied  4  sent i64  seq u64  remark...             member to owner
-//	Mine     5  last u8  record...                       member to owner, after its Hello
-//	Saw      6  {slot u32  state u8  notes u8}...        member to owner
+//	Hello       1  version u16  incarnation u64  sources u64  name
+//	                                                        both directions, first frame of each
+//	Records     2  seq u64  message...                      owner to member
+//	Beat        3  echo i64                                 owner to member
+//	Applied     4  sent i64  seq u64  remark...             member to owner
+//	Mine        5  last u8  record...                       member to owner, after its Hello
+//	CopyStates  6  {slot u32  state u8  notes u8}...        member to owner
 //
-// A message of Records has the kind and its body. The first one has the number seq, and each next
-// one has the next number:
+// A message in Records is a kind and its body. The messages are numbered from seq on:
 //
 //	1 All   2 Set: slot u32, record   3 Clear: slot u32   4 AllDone   5 Complete
 //
@@ -27,5 +26,5 @@
 //	remark: u16 messages before seq; reason u8; age u16 if the reason is 0
 //
 // Each value has one encoding: a frame that is decoded and encoded again is the same bytes. A frame
-// with an error in any part is an error as a whole, so that nothing of it is applied.
+// with an error in any part is refused as a whole, so that no part of it is applied.
 package wire

@@ -25,7 +25,7 @@ const (
 	flags = flagProxied | flagHeaderAcked | flagReset | flagResetBy
 )
 
-// AppendRecords appends Records: messages whose Seqs are consecutive, 1 to MaxMessages of them.
+// AppendRecords appends Records: 1 to MaxMessages messages with consecutive Seqs.
 func AppendRecords(to []byte, messages []group.Message) []byte {
 	to = binary.BigEndian.AppendUint64(append(to, byte(Records)), messages[0].Seq)
 	for i := range messages {

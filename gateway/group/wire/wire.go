@@ -19,17 +19,17 @@ const (
 	Beat
 	Applied
 	Mine
-	Saw
+	CopyStates
 )
 
 // Bounds of a frame.
 const (
-	// MaxMessages is the greatest number of messages in Records, of records in Mine, and of
-	// sightings in Saw.
+	// MaxMessages is the maximum number of messages in Records, of records in Mine, and of states
+	// in CopyStates.
 	MaxMessages = 1024
-	// MaxName is the greatest number of bytes of a member's name (RFC 1123).
+	// MaxName is the maximum length of a member's name, in bytes (RFC 1123).
 	MaxName = 253
-	// MaxFrame is the greatest number of bytes of a frame: Records with MaxMessages IPv6 records.
+	// MaxFrame is the maximum size of a frame, in bytes: Records with MaxMessages IPv6 records.
 	MaxFrame = 9 + MaxMessages*(5+recordBytes6+openingBytes)
 )
 
@@ -39,7 +39,7 @@ var ErrMalformed = errors.New("malformed frame")
 // VersionError is the error of a Hello of another version.
 type VersionError uint16
 
-// Error says which versions the two gateways have.
+// Error implements error. It names the versions of the two gateways.
 func (v VersionError) Error() string {
 	return fmt.Sprintf("the other gateway has version %d of the group's protocol, this one has version %d: all "+
 		"gateways of a group must have the same version", uint16(v), Version)
@@ -47,7 +47,7 @@ func (v VersionError) Error() string {
 
 // KindOf returns the kind of a frame, or 0 if there is none.
 func KindOf(frame []byte) Kind {
-	if len(frame) == 0 || len(frame) > MaxFrame || Kind(frame[0]) > Saw {
+	if len(frame) == 0 || len(frame) > MaxFrame || Kind(frame[0]) > CopyStates {
 		return 0
 	}
 	return Kind(frame[0])
@@ -57,8 +57,7 @@ func KindOf(frame []byte) Kind {
 type Greeting struct {
 	Name        string // of the sender
 	Incarnation uint64 // of the sender
-	// Sources is a hash of the source addresses of both gateways, as the sender's list of members
-	// has them.
+	// Sources is a hash of the source addresses of both gateways in the sender's list of members.
 	Sources uint64
 }
 

@@ -73,9 +73,9 @@ func frames() [][]byte {
 		applied(6, Remark{4, group.TableFull, 0}, Remark{2, group.Accepted, 300}, Remark{0, group.OtherFlow, 0}),
 		AppendMine(nil, records, false),
 		AppendMine(nil, nil, true),
-		AppendSaw(nil, []group.Sighting{
-			{Slot: 7, Sighting: conn.Sighting{State: conn.Established, Reset: true, ResetBy: conn.ReplySide}},
-			{Slot: 1<<32 - 1, Sighting: conn.Sighting{State: conn.FinClient, Proof: true, Outlived: true,
+		AppendCopyStates(nil, []group.CopyState{
+			{Slot: 7, CopyState: conn.CopyState{State: conn.Established, Reset: true, ResetBy: conn.ReplySide}},
+			{Slot: 1<<32 - 1, CopyState: conn.CopyState{State: conn.FinClient, Proof: true, Outlived: true,
 				Asked: true, Lost: true, HeaderAcked: true}}}),
 	}
 }
@@ -91,9 +91,9 @@ func again(frame []byte) []byte {
 		if m, err := ReadRecords(frame, nil); err == nil {
 			return AppendRecords(nil, m)
 		}
-	case Saw:
-		if seen, err := ReadSaw(frame, nil); err == nil {
-			return AppendSaw(nil, seen)
+	case CopyStates:
+		if seen, err := ReadCopyStates(frame, nil); err == nil {
+			return AppendCopyStates(nil, seen)
 		}
 	case Beat:
 		if echo, err := ReadBeat(frame); err == nil {
@@ -179,9 +179,9 @@ func TestMalformed(t *testing.T) {
 		{"RST of a connection that is over", record(func(r *group.Record) {
 			r.State, r.ISN, r.Reset = conn.TimeWaitClient, 0, true
 		})},
-		{"an RST that is outlived", []byte{byte(Saw), 0, 0, 0, 7, byte(conn.Established), 2 | 8}},
-		{"a side without an RST", []byte{byte(Saw), 0, 0, 0, 7, byte(conn.Established), 4}},
-		{"unknown note", []byte{byte(Saw), 0, 0, 0, 7, byte(conn.Established), 128}},
+		{"an RST that is outlived", []byte{byte(CopyStates), 0, 0, 0, 7, byte(conn.Established), 2 | 8}},
+		{"a side without an RST", []byte{byte(CopyStates), 0, 0, 0, 7, byte(conn.Established), 4}},
+		{"unknown note", []byte{byte(CopyStates), 0, 0, 0, 7, byte(conn.Established), 128}},
 		{"last is neither 0 nor 1", []byte{byte(Mine), 2}},
 		{"refused twice", applied(9, Remark{1, group.TableFull, 0}, Remark{1, group.TableFull, 0})},
 		{"refused before the first message", applied(2, Remark{2, group.TableFull, 0})},
