@@ -53,7 +53,7 @@ func newDropSamples(random *rand.PCG) *dropSamples {
 	return s
 }
 
-// DropSamples returns the samples of dropped packets. One goroutine may read them.
+// DropSamples returns the ring of samples of dropped packets. Only one goroutine may read it.
 func (w *Worker) DropSamples() *capture.Ring { return w.samples.ring }
 
 // sample picks a drop that was just counted, in place of the one picked before.
@@ -130,7 +130,7 @@ func (w *Worker) pickFlow(t *header.Tuple, quoted bool, rec *capture.Record) {
 	rec.Flow = flowOf(w.flows.Flow(ref), side, t.V6)
 }
 
-// publishSamples makes samples of the windows that have ended, or of all.
+// publishSamples makes the samples of the windows that have ended, or of all windows.
 func (w *Worker) publishSamples(all bool) {
 	s, now := w.samples, w.planner.Now
 	s.due = now + sampleEvery

@@ -13,17 +13,17 @@ import (
 )
 
 // A capture records a packet where it arrives, where it leaves, and where it is dropped. The packet
-// stays in its frame from one to the other, so a mark of the frame says which captures follow it:
+// stays in its frame in between, so a mark of the frame has the captures that follow the packet:
 //
 //	tapGroup, tapEnd  the verdict is known: record the packet as it arrived, and mark its frame
 //	tapSend           record marked frames that a link takes
 //	tapDrop           record the packet
 //
-// A plain packet is recorded before it is rewritten. Of other packets the slow path keeps a copy,
-// made by tapBegin; of the plain ones that are recorded there is a list, so that a batch is
-// searched for marked frames only if others have a mark. A packet that waits for its flow, or for
-// the first fragment of its datagram, is not changed meanwhile, and is recorded when it is handled
-// again (tapWait).
+// A plain packet is recorded before it is rewritten. The slow path keeps a copy of other packets,
+// made by tapBegin. Recorded plain packets are in a list, so that a batch is searched for marked
+// frames only if other packets have a mark. A packet that waits for its flow, or for the first
+// fragment of its datagram, is not changed meanwhile, and is recorded when it is handled again
+// (tapWait).
 //
 // Without a capture Worker.tap is nil, and each of these places costs one comparison.
 
@@ -40,7 +40,7 @@ const plain = 2 * waits
 // Taps are the captures of a worker, and its marks.
 type Taps struct {
 	list  []*capture.Tap // by bit of a mark; nil where there is none
-	all   []*capture.Tap // the same, with those only that need packets which are only forwarded
+	all   []*capture.Tap // the same, but nil for captures that need no forwarded packets (capture.Tap.Plain)
 	marks []uint8        // by frame
 	shift uint8          // of an address to its frame's number
 	count int            // frames with a mark, except for the frames in plain
@@ -78,8 +78,8 @@ type tapPlain struct {
 // longest is the length of the longest packet, in bytes.
 const longest = 1<<16 - 1 + header.EthernetBytes
 
-// NewTaps makes the memory for captures of this worker: at most MaxTaps, of which a nil one does
-// nothing. A capture that goes on keeps its position in list. Any goroutine may call NewTaps.
+// NewTaps makes the memory for captures of this worker: at most MaxTaps. A nil entry of list does
+// nothing. A capture that continues keeps its position in list. Any goroutine may call NewTaps.
 func (w *Worker) NewTaps(list []*capture.Tap) *Taps {
 	frames := w.c.Pool.Total()
 	t := &Taps{list: list, all: make([]*capture.Tap, len(list)), marks: make([]uint8, frames),
@@ -117,7 +117,7 @@ func (w *Worker) SetTaps(t *Taps) {
 	w.tap = t
 }
 
-// inherit takes over the marks of the captures that go on.
+// inherit takes over the marks of the captures that continue.
 func (t *Taps) inherit(old *Taps) {
 	kept := uint8(waits)
 	for k, tap := range old.list {
@@ -162,8 +162,8 @@ func (t *Taps) unmark(frame uint64) {
 	t.marks[frame] = 0
 }
 
-// take reports whether packets of tap k may be recorded at n points, if all is known about them in
-// advance. It counts them if not.
+// take reports whether the rate of a prepaid tap (capture.Tap.Prepaid) allows n more records. If
+// not, it counts them. For other taps it returns true.
 func (w *Worker) take(tap *capture.Tap, n uint64) bool {
 	return !tap.Prepaid() || tap.Take(w.c.ID, uint64(w.planner.Now), n)
 }
@@ -287,7 +287,7 @@ func (w *Worker) tapBegin(p *packet) {
 	w.copy(t.arrived[:min(int(p.bytes), len(t.arrived))], p.desc, 0)
 }
 
-// tapWait notes that the current packet waits, unchanged, to be handled again.
+// tapWait marks the current packet as waiting: it will be handled again, unchanged.
 func (w *Worker) tapWait(p *packet) {
 	t := w.tap
 	if t.current != p {

@@ -31,10 +31,12 @@ const _ = uint(frameHeadroom - vxlan.MaxBytes - header.EthernetBytes - 2*header.
 // tunnels caches the headers towards nodes, by index of the backend.
 type tunnels struct {
 	vxlan.Tunnel
-	// first: finishDirect is called before finishPlain, because it has forwarded the last packets.
+	// first: finishDirect is called before finishPlain, because it has forwarded the most recent
+	// packets.
 	first bool
-	// tables counts changes of the tables that entries are from: the View with the number view, and
-	// the Snapshot of generation snap. A pointer would keep the table in memory.
+	// tables counts changes of the View and the Snapshot from which entries are made. The current
+	// ones are identified by their numbers, view and snap: a pointer would keep the table in
+	// memory.
 	tables, view, snap uint64
 	at                 [256]tunnelEnd
 }
@@ -47,8 +49,8 @@ func (t *tunnels) load(snap *services.Snapshot, view *nexthop.View) {
 	}
 }
 
-// tunnelEnd has the headers and the next hop of a tunnel to a node. Backends with one index replace
-// each other. It is valid as long as its tables are current.
+// tunnelEnd has the headers and the next hop of a tunnel to a node. Backends that share an index
+// replace each other. An entry is valid as long as its tables are current.
 type tunnelEnd struct {
 	backend services.BackendRef // 0: the entry is empty
 	tables  uint64

@@ -15,7 +15,7 @@ import (
 // copy has the backend's sequence number. When it may leave, the worker handles it as if it had
 // just arrived.
 
-// copyWait is how long a SYN-ACK waits at most.
+// copyWait is the longest time that a SYN-ACK waits.
 const copyWait = flowtable.Time(2 * time.Millisecond)
 
 // maxWaiting bounds the SYN-ACKs that wait at a worker. Two workers with 1,000,000 new flows a
@@ -25,15 +25,16 @@ const maxWaiting = 1024
 // waitingQueue holds SYN-ACKs, as they were received, oldest first.
 type waitingQueue struct {
 	held    []waitingPacket // capacity is fixed
-	decided uint64          // Board.Decisions at the last look at all packets
+	decided uint64          // Board.Decisions when all packets were last checked
 	until   flowtable.Time  // of the packet that is handled again, or 0
 }
 
 type waitingPacket struct {
 	desc   Desc
 	origin origin
-	// flow is valid until the next Enter. Later the record may have another flow, and then its
-	// decision is of no use here; but the packet is handled by its own flow in any case.
+	// flow is valid until the next Enter. Later the record may have another flow, whose decision
+	// then only ends the wait too early or too late: the packet is handled by its own flow in any
+	// case.
 	flow  flowtable.Ref
 	until flowtable.Time
 }
@@ -66,9 +67,9 @@ func (w *Worker) mayLeave(p *packet, ref flowtable.Ref, s *flowtable.Segment) (d
 			}
 			w.observe(ref, flowtable.ReplySide, *s)
 		}
-		// Read before Live: the state of a live flow is not that of one that is given up meanwhile.
+		// Read before Live: so if the flow is live, the state was not read from a given-up flow.
 		switch state := w.flows.Flow(ref).State(); {
-		case !w.flows.Live(ref): // it was given up since the lookup
+		case !w.flows.Live(ref): // the flow was given up since the lookup
 			return drop(reason.NoFlow), false
 		case flowtable.Proven(state): // data of the backend has overtaken it
 			outcome = copies.Late
@@ -94,7 +95,8 @@ func (w *Worker) mayLeave(p *packet, ref flowtable.Ref, s *flowtable.Segment) (d
 }
 
 // othersSegment reports whether a client's segment belongs to another gateway's connection
-// (docs/adr/0037, proveSegments). The backend would answer it with an RST that the client accepts.
+// (docs/adr/0037, proveSegments). The backend would answer the segment with an RST that the client
+// accepts.
 func (w *Worker) othersSegment(p *packet, ref flowtable.Ref) bool {
 	return (w.flows.Tracked(ref) || w.flows.OwnerOf(ref) != 0) && w.flows.UnprovenBy(ref, &p.segment)
 }
@@ -145,7 +147,7 @@ func (w *Worker) openWaiting() (moved int) {
 	return moved
 }
 
-// publishChanges tells the goroutine that copies flows of the changes of this step.
+// publishChanges publishes this step's changes to the goroutine that copies flows.
 func (w *Worker) publishChanges() {
 	w.c.Copies.Wait(w.c.ID, w.waiting.len())
 	if w.flows.Publish() {

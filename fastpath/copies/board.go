@@ -1,5 +1,5 @@
-// Package copies has what workers, and the goroutine that copies flows to other gateways of a
-// group, tell each other beside the flow table:
+// Package copies is the shared state, beside the flow table, of the workers and the goroutine that
+// copies flows to the other gateways of a group:
 //
 //	worker ── Changed: a flow changed (flowtable.Table.Changed) ──────────────────► goroutine
 //	       ◄── Decided: it may forward the answers of backends (flowtable.Handle.Answer) ──
@@ -15,22 +15,23 @@ import (
 	"sluice.dev/sluice/fastpath/stats"
 )
 
-// Delay bounds the time from the answer of a flow of another gateway to its copy here, while
-// MayReset: messages of a stream arrive in order, and a lease is not longer (group.LeaseNanos).
+// Delay bounds the time from the answer to a flow of another gateway until its copy arrives here,
+// while MayReset is true: messages of a stream arrive in order, and a lease is not longer
+// (group.LeaseNanos).
 const Delay = 300 * time.Millisecond
 
 // Outcome reports whether other gateways had a copy of a flow when the backend's answer was
-// forwarded to the client. Handle.Decide gets one.
+// forwarded to the client. It is the decision of flowtable.Handle.Decide.
 type Outcome uint8
 
 const (
 	// Undecided: the goroutine has not decided yet.
 	Undecided Outcome = iota
-	// Protected: all gateways that are in step have a copy, and there is one at least.
+	// Protected: all gateways that are in step have a copy, and there is at least one.
 	Protected
 	// NoMember: no other gateway is in step.
 	NoMember
-	// Refused: a gateway that is in step has no copy, for lack of room.
+	// Refused: a gateway that is in step has refused the copy.
 	Refused
 	// Late: a gateway did not acknowledge the copy in time.
 	Late
@@ -49,7 +50,7 @@ func (o Outcome) String() string {
 type Board struct {
 	workers     []worker
 	changed     func()
-	resting     atomic.Bool // changed is to be called
+	resting     atomic.Bool // changed must be called
 	decided     atomic.Uint64
 	resetsUntil atomic.Uint64
 }
@@ -76,19 +77,19 @@ func NewBoard(workers int, changed func()) *Board {
 // SetWake sets the function that ends a worker's sleep. It must be called before Decided.
 func (b *Board) SetWake(worker int, wake func()) { b.workers[worker].wake = wake }
 
-// Rest is called by the goroutine before it looks for changes: a change that it does not see calls
-// changed, once.
+// Rest is called by the goroutine before it reads the changes: if a worker makes a later change, it
+// calls changed, once.
 func (b *Board) Rest() { b.resting.Store(true) }
 
 // Changed is called by a worker after it has made changes visible.
 func (b *Board) Changed() {
-	// Pairs with the store in Rest: the goroutine stores it before it looks for changes.
+	// Pairs with the store in Rest, which the goroutine makes before it reads the changes.
 	if b.resting.Load() && b.resting.CompareAndSwap(true, false) {
 		b.changed()
 	}
 }
 
-// Wait notes how many packets of a worker wait for decisions.
+// Wait sets the number of a worker's packets that wait for decisions.
 func (b *Board) Wait(worker, packets int) { b.workers[worker].waiting.Store(int32(packets)) }
 
 // Decided is called by the goroutine after it has decided about flows.
@@ -101,7 +102,7 @@ func (b *Board) Decided() {
 	}
 }
 
-// Decisions returns a number that each Decided changes.
+// Decisions returns a number that changes with each Decided.
 func (b *Board) Decisions() uint64 { return b.decided.Load() }
 
 // Left counts a flow whose answer has left, and how long the answer waited.
@@ -111,7 +112,7 @@ func (b *Board) Left(worker int, o Outcome, waited time.Duration) {
 	w.waits.Add(waited)
 }
 
-// Waits returns, by worker, how long the answers waited that were counted by Left.
+// Waits returns, by worker, how long the answers counted by Left have waited.
 func (b *Board) Waits() []*stats.Histogram {
 	list := make([]*stats.Histogram, len(b.workers))
 	for i := range b.workers {

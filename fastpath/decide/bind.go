@@ -69,8 +69,7 @@ func (s *Planner) Bind(ref flowtable.Ref) (valid bool) {
 type owner struct{ service, backend uint32 }
 
 // adopt returns the owner of a flow of an earlier process, as Adopt does. A UDP flow gets no
-// backend if the service port gives its backends the client's datagrams in another form (proxied:
-// with a PROXY header).
+// backend if its setting for PROXY headers (proxied) differs from the service port's.
 func (s *Planner) adopt(client, toBackend *header.Tuple, proxied bool) (now owner) {
 	now.service, now.backend = Adopt(s.Snap, client, toBackend)
 	svc := s.Snap.Service(services.ServiceID(now.service))
@@ -83,9 +82,10 @@ func (s *Planner) adopt(client, toBackend *header.Tuple, proxied bool) (now owne
 // datagramOwner returns the owner of a UDP flow by the snapshot. client is the client's tuple,
 // toBackend the tuple of its translated packets. proxied: the flow sends a PROXY header before each
 // of the client's datagrams. The flow keeps its owner as long as no other service port has its
-// frontend, nor this one another form. Otherwise that service port becomes the owner, if a new flow
-// could be the same: if its rule for this client has this backend, shows it the same source
-// address, and sends the header or not, as this flow. If not, ok is false.
+// frontend, and the owner's setting for PROXY headers is still the flow's. Otherwise the service
+// port that has the frontend becomes the owner, if a new flow could be the same: if its rule for
+// this client has this backend, shows it the same source address, and has the same setting for
+// PROXY headers. If not, ok is false.
 func (s *Planner) datagramOwner(client, toBackend *header.Tuple, proxied bool, has owner) (_ owner, ok bool) {
 	f := s.Snap.Frontend(client)
 	if f == nil || uint32(f.Service.ID) == has.service && f.Service.ProxyProtocol == proxied {
@@ -99,7 +99,7 @@ func (s *Planner) datagramOwner(client, toBackend *header.Tuple, proxied bool, h
 
 // fits returns the service port that has a flow's frontend, and its backend, if a new flow of the
 // client could be the same: if the rule for this client has this backend, shows it the same source
-// address, and sends the PROXY header or not, as this flow. service is the flow's service port.
+// address, and has the same setting for PROXY headers. service is the flow's service port.
 func (s *Planner) fits(client, toBackend *header.Tuple, proxied bool, service uint32) (now owner, ok bool) {
 	d := s.Snap.Decide(client)
 	if d.Outcome != services.Admit || d.Frontend.Service.ProxyProtocol != proxied || d.Frontend.Service.Direct {

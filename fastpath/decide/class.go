@@ -84,9 +84,9 @@ func (s *Planner) handshake(ref flowtable.Ref, flags uint8) Class {
 }
 
 // MayBegin reports whether a connection may begin on a flow. A handshake may end at the backend
-// that was chosen for it. After an RST, one that begins is a new connection on the tuple of the old
-// one: it may begin if a new flow could be the same (fits). Without an RST the connection may live:
-// over SCTP an INIT ACK does not show whether it does.
+// that was chosen for it. After an RST, a handshake begins a new connection on the tuple of the old
+// one: it may begin if a new flow could be the same (fits). Without an RST the connection may still
+// live: over SCTP an INIT ACK does not show whether it does.
 func (s *Planner) MayBegin(ref flowtable.Ref) bool {
 	_, ok := s.begins(ref)
 	return ok
@@ -104,10 +104,10 @@ func (s *Planner) begins(ref flowtable.Ref) (now owner, ok bool) {
 }
 
 // gone reports whether the backend of a connection is no longer an endpoint of its service: its
-// address may belong to another pod by now. An endpoint that came back has another ref: gone
-// searches for it, and stores it in the flow. When no Searches are left, gone returns true for
-// every invalid ref. A SYN is then still forwarded to the backend (only the second repetition is
-// Unanswered), and a SYN-ACK from it is dropped, so the client sends its SYN again.
+// address may now belong to another pod. An endpoint that came back has another ref: gone searches
+// for it, and stores it in the flow. When no Searches are left, gone returns true for every invalid
+// ref. A SYN is then still forwarded to the backend (only the second repetition is Unanswered), and
+// a SYN-ACK from it is dropped, so the client sends its SYN again.
 func (s *Planner) gone(ref flowtable.Ref) bool {
 	s.Bind(ref)
 	f := s.Flows.Flow(ref)
@@ -126,13 +126,14 @@ func (s *Planner) gone(ref flowtable.Ref) bool {
 	return false
 }
 
-// replyGrace is how long after a UDP flow's last packet an endpoint may still reply that is gone or
-// whose service port lost the frontend. So replies in flight are not lost. No pod gets the address
-// of a deleted pod that soon.
+// replyGrace is how long after a UDP flow's last packet an endpoint may still reply although it is
+// gone, or its service port lost the frontend. So replies in flight are not lost. No other pod gets
+// the address of a deleted pod that soon.
 const replyGrace = 2 * time.Second
 
-// learnWait is how long another gateway's new UDP flow is forwarded to an endpoint that this
-// gateway has not learned of. The owner may have it earlier from the API server.
+// learnWait is how long a new UDP flow of another gateway is forwarded to an endpoint that this
+// gateway does not know. The flow's owner may have received the endpoint earlier from the API
+// server.
 const learnWait = 10 * time.Second
 
 // WithinGrace reports whether a packet of class BackendGone is a UDP reply within replyGrace.
@@ -161,9 +162,9 @@ func (s *Planner) datagram(
 	return Superseded
 }
 
-// mayLearn reports whether the endpoint of another gateway's UDP flow may be one that this gateway
-// has not learned of: the frontend still belongs to the same service port, whose setting for PROXY
-// headers is still the flow's.
+// mayLearn reports whether the endpoint of another gateway's UDP flow may be a new endpoint that
+// this gateway does not know yet: the frontend still belongs to the same service port, whose
+// setting for PROXY headers is still the flow's.
 func (s *Planner) mayLearn(ref flowtable.Ref) bool {
 	var client header.Tuple
 	s.Flows.Tuple(ref, flowtable.ClientSide, &client)

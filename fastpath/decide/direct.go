@@ -29,7 +29,7 @@ func (s *Planner) bindDirect(ref flowtable.Ref) {
 	s.Flows.Bind(ref, s.Binding, service, backend, uint16(nexthop.Tunnel), 0)
 }
 
-// moved reports whether a frontend is another service port's than the given one.
+// moved reports whether a frontend belongs to another service port than the given one.
 func (s *Planner) moved(client *header.Tuple, service uint32) bool {
 	f := s.Snap.Frontend(client)
 	return f != nil && uint32(f.Service.ID) != service
@@ -68,12 +68,12 @@ func AdoptDirect(s *services.Snapshot, client *header.Tuple, mark uint32) (servi
 
 // classifyDirect is Classify for a flow with direct return. A connection whose node is gone, and,
 // if its node has no endpoint that serves, a datagram and a SYN after the client's FIN or RST, are
-// scheduled again. For a SYN the node has none, either, if another service port has the frontend.
-// Segments in the middle of a connection may open a flow, so they find the next node, which resets
-// the connection; without one the class is BackendGone. A SYN that the client repeats stays with a
-// node that serves, unlike one of a translated flow (services.Snapshot.RetryOther): the node may
-// have answered, and nobody would drop its late SYN-ACK, which the client would acknowledge to
-// another node.
+// scheduled again. A SYN is also scheduled again if another service port has the frontend. Segments
+// in the middle of a connection may open a flow, so they get the next node, which resets the
+// connection; if there is no other node, the class is BackendGone. A SYN that the client repeats
+// stays with a node that serves, unlike a SYN of a translated flow (services.Snapshot.RetryOther):
+// the node may have answered, and its late SYN-ACK would reach the client, which would acknowledge
+// it to another node.
 func (s *Planner) classifyDirect(ref flowtable.Ref, side flowtable.Side, p *header.Packet) Class {
 	if side == flowtable.ReplySide {
 		return InFlow
@@ -97,10 +97,10 @@ func (s *Planner) nodeServes(b *services.Backend, client *header.Tuple, syn bool
 	return b != nil && b.Flags&services.BackendServing != 0 && !(syn && s.moved(client, service))
 }
 
-// stranded reports whether a client's packet is of a connection whose node is gone, and no other
-// node gets it: its Service is gone, too, or has no endpoint, or is translated now. The record has
-// too little of the node's address to send the packet there (flowtable.NodeMark), and no Node says
-// that the address is still a node's.
+// stranded reports whether a client's packet belongs to a connection whose node is gone, and no
+// other node can get it: its Service is gone, too, or has no endpoint, or is now translated. The
+// record has only a hash of the node's address (flowtable.NodeMark), so the packet cannot be sent
+// there, and without a Node object the address may no longer belong to a node.
 func (s *Planner) stranded(b *services.Backend, client *header.Tuple, syn bool) bool {
 	if b != nil || syn || !client.Stateful() {
 		return false

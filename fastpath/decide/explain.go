@@ -15,7 +15,7 @@ import (
 	"sluice.dev/sluice/nat/reason"
 )
 
-// ExplainerConfig has the parts of fastpath.Config that an Explainer shares with the workers.
+// ExplainerConfig is the configuration of an Explainer: parts that the workers use as well.
 type ExplainerConfig struct {
 	Services                 *services.Handle
 	Hops                     *nexthop.Table
@@ -32,7 +32,7 @@ type ExplainerConfig struct {
 type Explainer struct {
 	c  ExplainerConfig
 	mu sync.Mutex // guards flows, which only one goroutine may use at a time
-	// flows is offline between two calls, and nil where there is no table.
+	// flows is offline between two calls; nil: there is no table.
 	flows *flowtable.Handle
 }
 

@@ -203,7 +203,8 @@ func (x *Explanation) affinityText() string {
 		return fmt.Sprintf("%d s, and the client is not pinned", seconds)
 	case !x.PinInSet:
 		return fmt.Sprintf(
-			"%d s, and the client is %s to %v, which may not be had", seconds, pinned, end(x.Pin.Addr, x.Pin.Port),
+			"%d s, and the client is %s to %v, which cannot take new flows", seconds, pinned,
+			end(x.Pin.Addr, x.Pin.Port),
 		)
 	}
 	return fmt.Sprintf("%d s, and the client is %s to the backend", seconds, pinned)

@@ -131,8 +131,8 @@ func (n *Plan) reject(r reason.Drop, err nat.ErrorKind) {
 // resets reports whether a packet of an unknown connection, which is not a SYN, gets an RST
 // (docs/adr/0015). A client whose packets the Service drops silently gets none. Every node has each
 // ClusterIP, so another node may know a connection to it. SCTP has ABORT instead of RST, which must
-// not be sent without an examination of every chunk of the packet (RFC 9260 section 8.4). Nor does
-// a client get one while this gateway does not have all flows of its group (Silent).
+// not be sent without an examination of every chunk of the packet (RFC 9260 section 8.4). A client
+// gets no RST, either, while this gateway does not have all flows of its group (Silent).
 func (s *Planner) resets(n *Plan, req *Request) bool {
 	return s.Snap.ResetUnknown && !s.Silent && req.Tuple.Proto == header.ProtoTCP && !req.RST &&
 		n.Frontend.Kind != services.ClusterIP && n.Outcome != services.Denied && n.Outcome != services.Silence
@@ -170,8 +170,8 @@ func (s *Planner) HostSource(a header.Addr) bool { return a == s.Host4 || a == s
 // more than the cache miss that it saves.
 const maxSpeculative = 16
 
-// choose sets the backend of an admitted plan: the client's pinned backend if it is in the rule's
-// set and not excluded, else the scheduler's choice.
+// choose sets the backend of an admitted plan: the backend of the client's pin if it is in the
+// rule's set and not excluded, else the scheduler's choice.
 func (s *Planner) choose(n *Plan, req *Request) {
 	svc := n.Frontend.Service
 	if svc.Pins() && s.Pins != nil {

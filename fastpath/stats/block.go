@@ -74,7 +74,7 @@ type Block struct {
 // Offline is the Generation of a worker that sleeps and therefore uses no snapshot.
 const Offline = ^uint64(0)
 
-// Begin notes that this process begins to step the worker, at CLOCK_BOOTTIME in nanoseconds.
+// Begin is called when this process begins to step the worker, at CLOCK_BOOTTIME in nanoseconds.
 func (b *Block) Begin(now uint64) {
 	if b.Began.Load() == 0 {
 		b.BusyBefore.Store(b.BusyNanos.Load())
