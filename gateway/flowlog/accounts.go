@@ -13,16 +13,16 @@ import (
 // AccountsFile is the name, in stateDir, of the file of accounts of flows.
 const AccountsFile = "accounts"
 
-// Accounts is the memory of the flow table's accounts, in a file: they outlive a process with the
-// flow table. The lock of the flow table protects it, too. A process that takes over maps it while
-// its predecessor still uses it.
+// Accounts is the memory of the flow table's accounts, in a file: like the flow table they outlive
+// the process. The lock of the flow table also protects this file. A process that takes over maps
+// the file while its predecessor still uses it.
 type Accounts struct {
 	file *mapped.File
 	path string
 }
 
 // OpenAccounts opens or makes the file, and maps size bytes of it. It replaces a file of another
-// size by an empty one: its accounts are of another table.
+// size, which belongs to another table, by an empty one.
 func OpenAccounts(path string, size int64) (*Accounts, error) {
 	file, err := trusted.OpenState(path, os.O_RDWR|os.O_CREATE)
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// The files are named after the time of their first line, or a microsecond after the name before
-// where that is later: their names must sort in the order in which they were begun, also after the
-// wall clock has stepped back. The newest is written to. The one before it may still get the last
-// lines of a process that hands over; older ones are compressed.
+// A file's name is the time of its first line, but at least a microsecond later than the previous
+// file's name: names must sort in the order in which the files were begun, also after the wall
+// clock has stepped back. Lines go to the newest file. The previous file may still get the last
+// lines of a process that hands over; older files are compressed.
 const (
 	prefix     = "flows-"
 	plain      = ".jsonl"
@@ -29,13 +29,13 @@ const (
 
 	keptPlain = 2
 
-	// All files together have at least filesAtLeast times the size of one.
+	// The maximum size of all files together is at least filesAtLeast times the size of one.
 	filesAtLeast = 10
 	largestFile  = 100e6
 )
 
-// list returns the names of the log's files in a directory, oldest first. A file that exists plain
-// and compressed is listed as plain: its compression was interrupted.
+// list returns the names of the log's files in a directory, oldest first. If a file exists plain
+// and compressed, because its compression was interrupted, only the plain one is listed.
 func list(directory string) (names []string, err error) {
 	found, err := os.ReadDir(directory)
 	if err != nil {
@@ -55,20 +55,20 @@ func list(directory string) (names []string, err error) {
 	return names, nil
 }
 
-// began returns the time in the name of a file; false if no process gave it that name.
+// began returns the time in the name of a file; false if the log did not write the file.
 func began(name string) (time.Time, bool) {
 	name, _, _ = strings.Cut(strings.TrimPrefix(name, prefix), ".jsonl")
 	t, err := time.Parse(nameFormat, name)
 	return t, err == nil
 }
 
-// written is list without files that somebody has put there: nobody rotates those.
-func written(directory string) (names []string, err error) {
+// logFiles lists the files that the log wrote. Other files in the directory are not rotated.
+func logFiles(directory string) (names []string, err error) {
 	names, err = list(directory)
 	return slices.DeleteFunc(names, func(name string) bool { _, ok := began(name); return !ok }), err
 }
 
-// nameAfter returns the name of a file that begins now, after the others of the log.
+// nameAfter returns the name of a file that begins now, after the files in names.
 func nameAfter(names []string, now time.Time) string {
 	now = now.UTC().Truncate(time.Microsecond)
 	if len(names) > 0 {
@@ -87,13 +87,13 @@ type files struct {
 
 	out     *os.File // nil: none is open
 	written int64    // bytes in it
-	torn    bool     // its last line is not whole
+	torn    bool     // its last line is incomplete
 
 	compressing chan struct{} // closed when no file is being compressed
-	ending      atomic.Bool   // no file shall be compressed any more
+	ending      atomic.Bool   // compression must stop
 }
 
-// write writes whole lines, and returns how many of them it wrote, of how many bytes.
+// write writes complete lines, and returns the number of lines that it wrote completely.
 func (f *files) write(lines []byte, now time.Time) (n int, err error) {
 	if f.out != nil && f.written >= f.size {
 		f.out.Close()
@@ -134,7 +134,7 @@ func (f *files) open(now time.Time) error {
 	if err := os.MkdirAll(f.directory, 0o700); err != nil {
 		return err
 	}
-	names, err := written(f.directory)
+	names, err := logFiles(f.directory)
 	if err != nil {
 		return err
 	}
@@ -180,8 +180,9 @@ func (f *files) again(name string) (ok bool, err error) {
 	return true, nil
 }
 
-// tidy removes the oldest files, and compresses those that get no more lines, beside the caller. If
-// that is still busy with the last ones, the next rotation does it.
+// tidy starts a goroutine that compresses the files that get no more lines, and removes the oldest
+// files. If the goroutine of the last rotation is still busy, tidy leaves that to the next
+// rotation.
 func (f *files) tidy(names []string) {
 	if f.compressing != nil {
 		select {
@@ -196,17 +197,17 @@ func (f *files) tidy(names []string) {
 		defer close(done)
 		for _, name := range names[:max(0, len(names)-keptPlain)] {
 			if strings.HasSuffix(name, plain) {
-				_ = compress(filepath.Join(f.directory, name), &f.ending) // it stays as it is
+				_ = compress(filepath.Join(f.directory, name), &f.ending) // after an error the file stays as it is
 			}
 		}
 		removeOldest(f.directory, f.max-f.size) // the newest file grows
 	}()
 }
 
-// removeOldest removes the oldest files until the rest has at most max bytes. It keeps the newest
-// keptPlain files, which may still be written to.
+// removeOldest removes the oldest files until the remaining ones have at most max bytes. It keeps
+// the newest keptPlain files, which may still be written to.
 func removeOldest(directory string, max int64) {
-	names, _ := written(directory)
+	names, _ := logFiles(directory)
 	for i, total := len(names)-1, int64(0); i >= 0; i-- {
 		path := filepath.Join(directory, names[i])
 		info, err := os.Stat(path)
@@ -219,8 +220,8 @@ func removeOldest(directory string, max int64) {
 	}
 }
 
-// compress replaces a file by a compressed one, which is on the disk before the other is removed.
-// It stops once ending is set.
+// compress replaces a file by a compressed one. It syncs the compressed file to the disk before it
+// removes the plain one. It stops once ending is set.
 func compress(path string, ending *atomic.Bool) (err error) {
 	to := strings.TrimSuffix(path, plain) + compressed
 	in, err := os.Open(path)
@@ -268,7 +269,7 @@ func (r *untilEnding) Read(b []byte) (int, error) {
 	return r.Reader.Read(b)
 }
 
-// syncDirectory has the names in a directory on the disk when it returns.
+// syncDirectory syncs the names in a directory to the disk.
 func syncDirectory(path string) error {
 	d, err := trusted.OpenStateDirectory(path)
 	if err != nil {
@@ -286,7 +287,8 @@ type reader struct {
 // Close implements io.Closer.
 func (r *reader) Close() error { return r.file.Close() }
 
-// openRead opens a file for reading: plain, or compressed meanwhile.
+// openRead opens a file for reading. If a plain file was compressed meanwhile, it opens the
+// compressed one.
 func openRead(directory, name string) (io.ReadCloser, error) {
 	path := filepath.Join(directory, name)
 	file, err := os.Open(path)

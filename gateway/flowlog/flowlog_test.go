@@ -354,7 +354,7 @@ func TestClockStepsBack(t *testing.T) {
 		now = now.Add(time.Second)
 	}
 	f.close()
-	names, err := written(dir)
+	names, err := logFiles(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,11 +13,11 @@ import (
 	"sluice.dev/sluice/internal/boottime"
 )
 
-// Interval is the time between two writes: what a process that is killed loses.
+// Interval is the time between two writes. A process that is killed loses the lines of this time.
 const Interval = 10 * time.Millisecond
 
-// retryAfter is the time between two attempts to open a file, while that fails. A write that has
-// not ended after hangAfter is a problem: the disk hangs.
+// retryAfter is the time between two attempts to open a file that cannot be opened. If a write has
+// not ended after hangAfter, the disk hangs, which Problem reports.
 const (
 	retryAfter = time.Second
 	hangAfter  = 5 * time.Second
@@ -32,7 +32,7 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// Counts are lines since the start.
+// Counts are the numbers of lines since the start.
 type Counts struct{ Written, Lost uint64 }
 
 // Log writes the flow log. Run does all work; the other methods are safe for any goroutine.
@@ -44,14 +44,14 @@ type Log struct {
 	count uint64 // lines in it
 
 	opened bool   // the log has a line Open
-	noted  uint64 // lost lines that lines Lost name
+	noted  uint64 // number of lost lines that are noted in the log, by lines Lost
 
 	mu    sync.Mutex
 	drops []Record // to write
-	n     Counts   // without events that found no room in a ring
+	n     Counts   // without events for which the rings had no room
 	err   error    // of the last write; nil if it succeeded
 	since time.Time
-	retry time.Time // no attempt before
+	retry time.Time // the earliest time of the next attempt
 	began time.Time // of the write in progress; zero: there is none
 }
 
@@ -62,8 +62,8 @@ func New(c Config) *Log {
 	}}
 }
 
-// Run writes the log until ctx is done, and then the events up to its end. It leaves a file that is
-// being compressed as it was, and waits for nobody who compresses it: the next process does that.
+// Run writes the log until ctx is done, and then the remaining events. It does not wait for a file
+// that is being compressed: that file stays unchanged, and the next process compresses it.
 func (l *Log) Run(ctx context.Context) {
 	tick := time.NewTicker(Interval)
 	defer tick.Stop()
@@ -79,7 +79,7 @@ func (l *Log) Run(ctx context.Context) {
 	l.files.close()
 }
 
-// drain writes the events that have come.
+// drain writes the events in the rings.
 func (l *Log) drain() {
 	now := time.Now()
 	l.code.offset = boottime.Offset()
@@ -97,7 +97,7 @@ func (l *Log) drain() {
 	l.flush(now)
 }
 
-// maxDrops bounds the lines of dropped packets that wait.
+// maxDrops bounds the lines of dropped packets that wait to be written.
 const maxDrops = 1 << 12
 
 // Drops writes lines of dropped packets. Safe for any goroutine.
@@ -126,7 +126,7 @@ func (l *Log) takeDrops() {
 	l.drops = l.drops[:0]
 }
 
-// notes writes that this process continues the log, and how many lines are lost.
+// notes writes the line Open, once, and a line Lost if more lines are lost.
 func (l *Log) notes(now time.Time) {
 	if !l.opened && l.write(note(nil, now, Open, 0), now) == 1 {
 		l.opened = true
@@ -139,7 +139,8 @@ func (l *Log) notes(now time.Time) {
 // chunk is the number of bytes that one system call writes.
 const chunk = 1 << 18
 
-// flush writes the lines. Lines that cannot be written are lost, so that events have room.
+// flush writes the lines. It discards lines that cannot be written, so that there is room for
+// further events.
 func (l *Log) flush(now time.Time) {
 	if l.count == 0 {
 		return
@@ -152,8 +153,8 @@ func (l *Log) flush(now time.Time) {
 	l.lines, l.count = l.lines[:0], 0
 }
 
-// write writes lines, and returns how many it has written. After an error it tries again only when
-// retryAfter has passed.
+// write writes lines, and returns how many it has written. After an error it makes no further
+// attempt until retryAfter has passed.
 func (l *Log) write(lines []byte, now time.Time) (written int) {
 	l.mu.Lock()
 	wait := l.err != nil && now.Before(l.retry)
@@ -198,7 +199,7 @@ func (l *Log) Counts() (n Counts) {
 // Directory returns the directory of the files.
 func (l *Log) Directory() string { return l.c.Directory }
 
-// Problem returns why lines are lost or were lost; "" if none is.
+// Problem returns the reason that lines are or were lost; "" if no line is lost.
 func (l *Log) Problem() string {
 	if l == nil {
 		return ""
@@ -208,8 +209,8 @@ func (l *Log) Problem() string {
 	defer l.mu.Unlock()
 	switch {
 	case !l.began.IsZero() && time.Since(l.began) >= hangAfter:
-		return fmt.Sprintf("the flow log hangs: a write to %s has not ended since %s; %d lines are lost, and all "+
-			"later ones for which memory has no room. Repair the disk", l.c.Directory, l.began.Format(time.RFC3339),
+		return fmt.Sprintf("the flow log hangs: a write to %s has not ended since %s; %d lines are lost; once memory "+
+			"is full, all further lines are lost too. Repair the disk", l.c.Directory, l.began.Format(time.RFC3339),
 			lost)
 	case l.err != nil:
 		return fmt.Sprintf("the flow log cannot be written since %s: %v; %d lines are lost. Make room, or let the "+

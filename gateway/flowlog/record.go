@@ -21,8 +21,8 @@ const (
 	Drop  = "drop"  // a dropped packet, which stands for Record.Packets
 )
 
-// Record is a line of the log. Names and values are the ones of status.FlowView where both have
-// them.
+// Record is a line of the log. Fields that status.FlowView also has have the same names and values
+// there.
 type Record struct {
 	Time     time.Time      `json:"time"`
 	Event    string         `json:"event"`
@@ -35,22 +35,24 @@ type Record struct {
 	// Forwarding is direct for a flow with direct return: Backend is a node.
 	Forwarding string `json:"forwarding,omitempty"`
 
-	// These are of an End. Start is zero if it is not known: the flow is older than the log.
+	// The fields below are set only in an End. Start is zero if it is not known, because the flow
+	// is older than the log.
 	Start      time.Time `json:"start,omitzero"`
 	LastPacket time.Time `json:"lastPacket,omitzero"` // to a second
 	State      string    `json:"state,omitempty"`
-	// Closed is how the connection ended, if it did: fin_client or fin_backend (who closed first),
-	// rst_client, rst_backend, refused (by the backend). With direct return rst_backend is an RST
-	// of the gateway.
+	// Closed is the way in which the connection ended, if it did: fin_client or fin_backend (the
+	// side that closed first), rst_client, rst_backend, refused (by the backend). With direct
+	// return rst_backend is an RST of the gateway.
 	Closed string `json:"closed,omitempty"`
-	// Traffic of the whole flow; nil if it was not counted from its start on.
+	// Traffic is the traffic of the whole flow; nil if it was not counted from the start on.
 	Traffic *status.FlowTraffic `json:"traffic,omitempty"`
-	// Why is the reason why the gateway removed the flow (flowtable.End).
+	// Why is the reason for which the gateway removed the flow (flowtable.End).
 	Why string `json:"why,omitempty"`
 
 	Lines uint64 `json:"lines,omitempty"` // of Lost
 
-	// These are of a Drop. Source and Destination are the packet's, if it has no client.
+	// The fields below are set only in a Drop. Source and Destination are the packet's, if it has
+	// no client.
 	Reason      string         `json:"reason,omitempty"`
 	Packets     uint64         `json:"packets,omitempty"`
 	Reply       bool           `json:"reply,omitempty"` // the packet was towards the client
@@ -75,8 +77,8 @@ func closedOf(e *flowtable.Event) string {
 	return ""
 }
 
-// encoder appends records as lines. It writes JSON itself: at 100,000 lines a second workers would
-// miss the CPU time of reflection.
+// encoder appends records as lines. It writes JSON itself: at 100,000 lines a second, encoding by
+// reflection would take CPU time from the workers.
 type encoder struct {
 	offset   int64 // nanoseconds from CLOCK_BOOTTIME to the wall clock
 	services *services.Snapshot
@@ -121,8 +123,8 @@ func (c *encoder) event(b []byte, e *flowtable.Event) []byte {
 	return append(b, "}\n"...)
 }
 
-// backend appends the backend. A flow with direct return has no translated tuple: it has the node
-// that gets its packets.
+// backend appends the backend. For a flow with direct return, whose packets are not translated, it
+// appends the node that gets them.
 func (c *encoder) backend(b []byte, e *flowtable.Event) []byte {
 	if e.Backend != e.Frontend {
 		return appendSocket(b, `,"backend":`, &e.Backend)
@@ -134,8 +136,8 @@ func (c *encoder) backend(b []byte, e *flowtable.Event) []byte {
 	return append(b, `,"forwarding":"direct"`...)
 }
 
-// service returns the name of a flow's service port: by its number, or by its frontend if an
-// earlier process has made it and no packet has come since.
+// service returns the name of a flow's service port: by the port's number, or by the flow's
+// frontend if an earlier process made the flow and no packet has arrived since.
 func (c *encoder) service(e *flowtable.Event) string {
 	if p := c.services.Service(services.ServiceID(e.Service)); e.Service != 0 && p != nil {
 		return p.FullName()

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Query asks who had a source address and port towards a backend, or which flows of a client there
-// were.
+// Query asks which clients had a source address and port towards a backend. If the backend sees the
+// client's address, it asks for the flows of a client.
 type Query struct {
-	// SNAT is the source that the backend saw; it may be the client itself, whose address is kept.
+	// SNAT is the source that the backend saw; if the client's address is kept, it is the client's.
 	SNAT netip.AddrPort
 	// Backend is the destination of these packets; zero: any.
 	Backend netip.AddrPort
@@ -30,10 +30,10 @@ func (q *Query) match(r *Record) bool {
 		(q.Protocol == "" || strings.EqualFold(r.Protocol, q.Protocol))
 }
 
-// Holder is a flow that had the source at the time of a Query, as far as the log knows.
+// Holder is a flow that had the source at the time of a Query, according to the log.
 type Holder struct {
 	Record             // of its end, or of its begin if the log has no end
-	Ended    time.Time // zero: the log has no end of it
+	Ended    time.Time // zero: the log does not have the flow's end
 	Restarts int       // processes that continued the log between the begin and the time of the query
 }
 
@@ -43,13 +43,14 @@ type Answer struct {
 	// Before and After are the nearest flows with the source: the last one that ended before the
 	// time of the query, and the first one that began after it. nil: there is none.
 	Before, After *Holder
-	// Later are all flows that began after the time of the query, and have no end in the log.
+	// Later are all flows that began after the time of the query, and whose end is not in the log.
 	Later []Holder
-	// From is the time of the oldest line, and Lost the number of lines that lines Lost name.
+	// From is the time of the oldest line, and Lost the sum of the numbers in lines Lost.
 	From  time.Time
 	Lost  uint64
 	Files int
-	// Unread has why files could not be read to their ends: their rest is not in the answer.
+	// Unread has an error for each file that could not be read to its end: the rest of the file is
+	// missing in the answer.
 	Unread []string
 }
 
@@ -57,15 +58,15 @@ type Answer struct {
 type finder struct {
 	q    *Query
 	a    Answer
-	text []byte // that each matching line has
+	text []byte // a text that each matching line contains
 	// open has the flows whose begin was read and whose end was not, by key. ended has the starts
-	// of flows whose end was read and whose begin was not: different workers may have written the
-	// two lines.
+	// of flows whose end was read and whose begin was not: if different workers made the two
+	// events, the lines may be in the wrong order.
 	open  map[key]*Holder
 	ended map[key]time.Time
 }
 
-// key tells flows with one source apart.
+// key distinguishes flows with the same source.
 type key struct {
 	protocol             string
 	client, vip, backend netip.AddrPort
@@ -73,8 +74,8 @@ type key struct {
 
 func keyOf(r *Record) key { return key{r.Protocol, r.Client, r.VIP, r.Backend} }
 
-// Find searches the log in a directory. All files are read, a compressed gigabyte takes some
-// seconds. It fails if none can be read.
+// Find searches the log in a directory. It reads all files; a compressed gigabyte takes some
+// seconds. It fails if no file can be read.
 func Find(directory string, q Query) (*Answer, error) {
 	names, err := list(directory)
 	if err != nil {
@@ -84,7 +85,7 @@ func Find(directory string, q Query) (*Answer, error) {
 	var failed []error
 	for _, name := range names {
 		err := f.file(directory, name)
-		if err != nil && !errors.Is(err, os.ErrNotExist) { // removed meanwhile: it was the oldest
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // else it was the oldest, and was removed meanwhile
 			f.a.Unread = append(f.a.Unread, fmt.Sprintf("%s: %v", name, err))
 			failed = append(failed, err)
 		}
@@ -101,7 +102,7 @@ func Find(directory string, q Query) (*Answer, error) {
 	return &f.a, nil
 }
 
-// longestLine bounds a line; the lines of this package have some 500 bytes.
+// longestLine bounds the length of a line; the lines of this package have some 500 bytes.
 const longestLine = 1 << 16
 
 func (f *finder) file(directory, name string) error {
@@ -119,10 +120,10 @@ func (f *finder) file(directory, name string) error {
 			continue
 		}
 		if errors.Is(err, bufio.ErrBufferFull) {
-			continue // no line of this package
+			continue // this package does not write such lines
 		}
 		if errors.Is(err, io.EOF) {
-			return nil // the rest is part of a line
+			return nil // the last line is incomplete, or there is none
 		}
 		return err
 	}
@@ -137,7 +138,7 @@ func (f *finder) line(line []byte) {
 	}
 	var r Record
 	if json.Unmarshal(line, &r) != nil {
-		return // torn, when a process was killed or a disk was full
+		return // an incomplete line: a process was killed, or a disk was full
 	}
 	if f.a.From.IsZero() {
 		f.a.From = r.Time
@@ -175,11 +176,11 @@ func (f *finder) line(line []byte) {
 	}
 }
 
-// startError bounds the difference between the start in an end and the time of its begin: the
-// resolution of accounts, and small steps of the wall clock.
+// startError bounds the difference between the start in a line End and the time of the line Begin:
+// the resolution of accounts, and small steps of the wall clock.
 const startError = time.Millisecond
 
-// flow weighs a flow of which all is known now.
+// flow adds a flow, of which no more lines follow, to the answer.
 func (f *finder) flow(h *Holder) {
 	at := f.q.At
 	switch {
