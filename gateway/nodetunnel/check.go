@@ -14,11 +14,12 @@ import (
 	"sluice.dev/sluice/nat/vxlan"
 )
 
-// kubeProxy is where kube-proxy reports that it programs the node (KubeProxyConfiguration,
-// healthzBindAddress: port 10256 of all addresses by default).
+// kubeProxy is the URL at which kube-proxy reports that it programs the node
+// (KubeProxyConfiguration, healthzBindAddress: port 10256 of all addresses by default).
 const kubeProxy = "http://127.0.0.1:10256/healthz"
 
-// Check returns findings about the node. It changes nothing. Without c.Gateways it compares none.
+// Check returns findings about the node. It changes nothing. Without c.Gateways it does not compare
+// gateways.
 func Check(ctx context.Context, c *Config) (list []doctor.Finding) {
 	for _, d := range devices {
 		if d.v6() && !hasIPv6() {
@@ -31,7 +32,7 @@ func Check(ctx context.Context, c *Config) (list []doctor.Finding) {
 	return append(list, proxy(ctx, kubeProxy))
 }
 
-// remedy returns the command that makes what is missing.
+// remedy returns the command that makes the missing parts.
 func remedy(t vxlan.Tunnel) string {
 	return fmt.Sprintf("run `sluice node apply --vni %d --port %d --gateway ADDRESS`, with the address of each gateway",
 		t.VNI, t.Port)
@@ -102,8 +103,8 @@ func forwarding() (list []doctor.Finding) {
 	return list
 }
 
-// firewall checks that the table is for this tunnel and has the gateways, and counts what it
-// dropped.
+// firewall checks that the table is for this tunnel and admits the gateways, and reports the
+// packets that it dropped.
 func firewall(c *Config) []doctor.Finding {
 	f := doctor.Finding{Check: "firewall", Subject: "inet " + tableName, Level: doctor.Fail,
 		Do: remedy(c.Tunnel)}
@@ -138,8 +139,8 @@ func firewall(c *Config) []doctor.Finding {
 			s.returned)}}
 }
 
-// translate is what a node without translation needs.
-const translate = "kube-proxy, or what replaces it, must translate the Services' addresses on this node"
+// translate is the remedy for a node that does not translate.
+const translate = "kube-proxy, or its replacement, must translate the Services' addresses on this node"
 
 // proxy checks whether kube-proxy programs this node.
 func proxy(ctx context.Context, url string) doctor.Finding {

@@ -18,7 +18,7 @@ import (
 	"sluice.dev/sluice/nat/vxlan"
 )
 
-// tableName is the nftables table of family inet. As nft lists it:
+// tableName is the name of the nftables table of family inet. nft lists the table as:
 //
 //	set gateways4 { type ipv4_addr; flags interval; auto-merge; elements = { 10.0.1.2 } }
 //	set gateways6 { type ipv6_addr; flags interval; auto-merge }
@@ -42,15 +42,16 @@ import (
 // packets before these rules (net/netfilter/nft_ct.c, nf_ct_netns_get; NF_IP_PRI_CONNTRACK_DEFRAG
 // is before raw). kube-proxy's rules have the same effect, but may be missing.
 //
-// The node would forward a packet that kube-proxy has not translated to the VIP: back to the
-// gateways, until its TTL ends. kube-proxy may have no rule for it (yet, or any more). Or conntrack
-// does not track it, or finds it invalid, such as an ICMP error about a connection that the node
-// does not know, which anyone can forge: then it has no ct status. A connection whose packets were
-// dropped is not in conntrack's table, so kube-proxy translates the next one as soon as it has a
-// rule. In mode ipvs it translates on the way to the node itself, so its packets are not forwarded.
+// The rules in chain forward drop packets that kube-proxy has not translated: the node would
+// forward such a packet to the VIP, back to the gateways, until its TTL ends. kube-proxy may have
+// no rule for it (yet, or any more). Or conntrack does not track it, or finds it invalid, such as
+// an ICMP error about a connection that the node does not know, which anyone can forge: then it has
+// no ct status. A connection whose packets were dropped is not in conntrack's table, so kube-proxy
+// translates the next packet as soon as it has a rule. In mode ipvs, kube-proxy translates packets
+// for local delivery, so they are not forwarded.
 const tableName = "sluice_node"
 
-// outer is a family of outer headers, as rules read its source.
+// outer describes a family of outer headers: where rules find the source address.
 type outer struct {
 	set     string
 	keyType nftables.SetDatatype
@@ -65,7 +66,7 @@ var outers = [...]outer{
 		expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 8, Len: 16}},
 }
 
-// protecting serializes protect: the library numbers sets by a variable without a lock.
+// protecting serializes protect: the library numbers sets by a global variable without a lock.
 var protecting sync.Mutex
 
 // protect replaces the table in one transaction.
@@ -112,7 +113,7 @@ type chain struct {
 	rules    [][]expr.Any
 }
 
-// The places of chains in the list of chainsOf, and of the rules that count in theirs.
+// Indexes of chains in the result of chainsOf, and of counting rules in their chains.
 const (
 	prerouting = iota
 	forward
@@ -147,8 +148,8 @@ func setOf(list []netip.Prefix) (*netipx.IPSet, error) {
 	return set, nil
 }
 
-// elements returns the elements of the two sets: the first address of each range, and the one after
-// its last.
+// elements returns the elements of the two sets: the first address of each range, and the address
+// after its last one.
 func elements(gateways *netipx.IPSet) (sets [len(outers)][]nftables.SetElement) {
 	for _, r := range gateways.Ranges() {
 		set := &sets[0]
@@ -200,7 +201,7 @@ func reassemble() []expr.Any {
 }
 
 // untrackable matches packets without a connection: conntrack finds them invalid, or another rule
-// says notrack.
+// has exempted them (notrack).
 func untrackable() []expr.Any { return state(expr.CtStateBitINVALID | expr.CtStateBitUNTRACKED) }
 
 // untranslated matches packets of connections whose destination conntrack does not translate.
@@ -214,7 +215,8 @@ func untranslated() []expr.Any {
 	}
 }
 
-// drop is a rule for packets of the device that would leave the node untranslated.
+// drop returns a rule that drops matching packets of the device, which would leave the node
+// untranslated.
 func (d *device) drop(which []expr.Any) []expr.Any {
 	var name [unix.IFNAMSIZ]byte
 	copy(name[:], d.name)
@@ -222,7 +224,8 @@ func (d *device) drop(which []expr.Any) []expr.Any {
 	return append(rule, &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop})
 }
 
-// drop is the rule for one family of outer headers.
+// drop returns the rule that drops tunnel packets with outer headers of this family that no gateway
+// has sent.
 func (o *outer) drop(t vxlan.Tunnel) []expr.Any {
 	var vni [4]byte
 	binary.BigEndian.PutUint32(vni[:], t.VNI)
@@ -238,12 +241,12 @@ func (o *outer) drop(t vxlan.Tunnel) []expr.Any {
 	}
 }
 
-// firewallState is the table, as the kernel has it.
+// firewallState is the state of the table in the kernel.
 type firewallState struct {
 	there    bool
 	ours     bool // it has the chains for the tunnel
 	gateways *netipx.IPSet
-	dropped  uint64 // packets from others than gateways
+	dropped  uint64 // packets that no gateway has sent
 	returned uint64 // packets of connections that kube-proxy did not translate
 }
 
@@ -302,8 +305,8 @@ func readFirewall(t vxlan.Tunnel) (s firewallState, err error) {
 	return s, nil
 }
 
-// same reports whether a chain of the kernel is at the place of this one, and drops nothing by its
-// policy.
+// same reports whether a chain of the kernel has the name and hook of this one, and a policy that
+// drops nothing.
 func (c *chain) same(k *nftables.Chain) bool {
 	return k.Table.Name == tableName && k.Name == c.name && k.Type == nftables.ChainTypeFilter &&
 		k.Hooknum != nil && *k.Hooknum == *c.hook && k.Priority != nil && *k.Priority == *c.priority &&
@@ -322,8 +325,8 @@ func counted(rules []*nftables.Rule) (packets uint64) {
 	return packets
 }
 
-// contents returns what the expressions of a rule do, without counters and numbers of registers and
-// sets.
+// contents describes the expressions of a rule, without counters and numbers of registers and sets,
+// so that rules can be compared.
 func contents(exprs []expr.Any) (list []string) {
 	for _, e := range exprs {
 		text := fmt.Sprintf("%T", e)

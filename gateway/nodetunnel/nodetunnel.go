@@ -2,17 +2,18 @@
 // tunnel. The node needs no agent of Sluice, only
 //
 //	device     of type VXLAN, one for each family outside, with the MAC address that gateways send
-//	           to. kube-proxy translates what it delivers like packets from a wire.
+//	           to. kube-proxy translates packets from it like packets from a wire.
 //	rp_filter  2 on the device: the route back to a client does not use it. The kernel takes the
 //	           larger of "all" and this one (Documentation/networking/ip-sysctl.rst), so 2 also
 //	           overrides a strict 1.
 //	address    192.0.0.8/32, the dummy address (RFC 7600 section 4.8): with rp_filter 2 a device
 //	           without any address accepts no packet (net/ipv4/fib_frontend.c,
 //	           __fib_validate_source)
-//	firewall   an nftables table that drops and counts tunnel packets from others than gateways:
-//	           their sender chooses the client's address in them
+//	firewall   an nftables table that drops and counts tunnel packets that no gateway has sent: a
+//	           tunnel packet may have any client's address inside
 //
-// Apply makes them, Check reports missing parts, Remove removes them. They do not outlast a reboot.
+// Apply makes these parts, Check reports missing ones, Remove removes them. They do not outlast a
+// reboot.
 package nodetunnel
 
 import (
@@ -55,8 +56,8 @@ var dummy = &netlink.Addr{
 }
 
 // Apply makes devices, settings and firewall, and replaces differing ones. It returns a line for
-// each change, even with an error. It changes nothing if the new devices cannot be had. The
-// firewall is there before the first device.
+// each change, even with an error. It changes nothing if the new devices cannot be made. It makes
+// the firewall before the first device.
 func Apply(c *Config) (changed []string, err error) {
 	for _, d := range devices {
 		if err := d.probe(c.Tunnel); err != nil {
@@ -80,7 +81,7 @@ func Apply(c *Config) (changed []string, err error) {
 	return changed, nil
 }
 
-// due returns the present device, or nil, and whether one must be made in its place. A host without
+// due returns the present device, or nil, and whether a new device must replace it. A host without
 // IPv6 gets no IPv6 device.
 func (d *device) due(t vxlan.Tunnel) (link netlink.Link, due bool, err error) {
 	if d.v6() && !hasIPv6() {
@@ -90,7 +91,7 @@ func (d *device) due(t vxlan.Tunnel) (link netlink.Link, due bool, err error) {
 	return link, err == nil && (link == nil || d.differs(link, t) != ""), err
 }
 
-// apply makes the device unless it is as it must be.
+// apply makes the device, unless an equal one exists.
 func (d *device) apply(t vxlan.Tunnel) (did string, err error) {
 	link, due, err := d.due(t)
 	switch {
@@ -130,14 +131,13 @@ func (d *device) probe(t vxlan.Tunnel) error {
 }
 
 // blocks reports whether the present device must be removed before the wanted one can be made: both
-// have the same VNI and port, or the present one has a socket at the port that the wanted one
-// cannot share.
+// have the same VNI and port, or the wanted one cannot share the present one's socket at the port.
 func (d *device) blocks(link netlink.Link, t vxlan.Tunnel) bool {
 	v, ok := link.(*netlink.Vxlan)
 	return ok && v.Port == int(t.Port) && (v.VxlanId == int(t.VNI) || d.v6() && !v.UDP6ZeroCSumRx)
 }
 
-// make makes the device of link, which must not exist, with its settings.
+// make makes the device described by link, which must not exist, with its settings.
 func (d *device) make(link *netlink.Vxlan, t vxlan.Tunnel) error {
 	if err := netlink.LinkAdd(link); err != nil {
 		return fmt.Errorf("making it: %w (VNI %d, UDP port %d; another VXLAN device may have them)", err, t.VNI, t.Port)
@@ -197,8 +197,9 @@ func (d *device) differs(link netlink.Link, t vxlan.Tunnel) string {
 	return ""
 }
 
-// sysctls are names and values of the device's sysctls. A node that forwards packets, or has IPv6,
-// does so on this device as well, also if new devices do not (net.ipv4.conf.default).
+// sysctls returns the names and values of the device's sysctls. If the node forwards packets, or
+// has IPv6, this device must do so as well, even if new devices do not by default
+// (net.ipv4.conf.default).
 func (d *device) sysctls() [][2]string {
 	four, six := "ipv4/conf/"+d.name+"/", "ipv6/conf/"+d.name+"/"
 	values := [][2]string{{four + "rp_filter", "2"}}

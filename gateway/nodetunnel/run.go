@@ -12,8 +12,8 @@ import (
 	"sluice.dev/sluice/gateway/doctor"
 )
 
-// checkInterval is the time between two checks of Run. releaseTime is how long a Run that ends
-// waits for another one to take the tunnel over.
+// checkInterval is the time between two checks of Run. releaseTime is how long an ending Run waits
+// for another Run to take the tunnel over.
 const (
 	checkInterval = 5 * time.Second
 	releaseTime   = checkInterval + 2*time.Second
@@ -21,11 +21,12 @@ const (
 
 // Run applies the tunnel, corrects it while ctx lasts, and then removes it. It returns the error of
 // the first attempt, and reports each change and each new later error in a line. A Run that starts
-// beside another one takes the tunnel over: the other one corrects and removes nothing, unless the
-// tunnel disappears or its owner ends. So a tunnel stays when a pod is replaced by the next one, or
-// the next one by the former one when an update is taken back, and goes with the last pod.
+// while another one runs takes the tunnel over: the other one then corrects and removes nothing,
+// unless the tunnel disappears or its owner ends. So the tunnel stays during an update or a
+// rollback of the pods, and is removed with the last pod.
 //
-// The owner is the alias of the first device. A Run that ends clears it first.
+// The alias of the first device identifies the Run that owns the tunnel. An ending Run clears it
+// first.
 func Run(ctx context.Context, c *Config, report func(line string)) error {
 	own := "sluice node run " + rand.Text()
 	tick := time.NewTicker(checkInterval)
