@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/internal/duequeue"
 )
 
-// MostUnderWay is the bound of checks under way of all namespaces. A check has at most four
-// descriptors (package control/probe), so all checks have at most 8,192.
+// MostUnderWay bounds the checks under way of all namespaces. A check has at most four descriptors
+// (package control/probe), so all checks have at most 8,192.
 const MostUnderWay = 2048
 
 // tcpCost is the processor time of a TCP check, and the unit of Config.ChecksPerSecond.
@@ -30,8 +30,8 @@ func CheckCost(k objects.CheckKind) time.Duration {
 	return tcpCost
 }
 
-// reserve returns the most processor time that a check may cost, by the bounds of package
-// control/probe. A check reserves it while it is under way, and returns the unspent part.
+// reserve returns the maximum processor time of a check, by the bounds of package control/probe. A
+// check reserves it while it is under way, and returns the unspent part.
 func reserve(k objects.CheckKind) time.Duration {
 	switch k {
 	case objects.CheckHTTP, objects.CheckGRPC:
@@ -51,13 +51,14 @@ type usageKey struct {
 	passive   bool
 }
 
-// usage has how much of each bound the active checks, or the passive checks, of a namespace take.
+// usage has the part of each bound that the active checks, or the passive checks, of a namespace
+// use.
 type usage struct {
 	underWay int
 	lookups  int // in Tracker.lookups
 	left     bucket
-	// resolved and unresolved order the endpoints that wait: others do not wait behind endpoints
-	// with an unresolved address.
+	// resolved and unresolved hold the waiting endpoints: endpoints with a resolved address do not
+	// wait behind endpoints whose address is unresolved.
 	resolved, unresolved lane
 }
 
@@ -74,7 +75,7 @@ type lane struct {
 }
 
 // bucket holds processor time for checks. It fills with time, up to the amount of bucketTime. A
-// check begins while some is left, and may leave a debt of its reserve.
+// check begins while some time is left. Its reserve may leave the bucket in debt.
 type bucket struct {
 	left time.Duration
 	at   time.Time
@@ -159,7 +160,7 @@ func (t *Tracker) admit(now time.Time, list []Start) []Start {
 		switch {
 		case t.room(least.of, e, now):
 			list = append(list, t.begin(least, e, now))
-		case least == &least.of.resolved && t.unresolved(e): // the kernel's entry has gone meanwhile
+		case least == &least.of.resolved && t.unresolved(e): // the kernel has removed the entry meanwhile
 			t.unqueue(e)
 			t.wait(e)
 		default:
@@ -172,8 +173,9 @@ func (t *Tracker) admit(now time.Time, list []Start) []Start {
 const retryAfter = 10 * time.Millisecond
 
 // allows reports whether a usage that has some of a limit may have more, if all usages together
-// have total. It has at most the namespace's share, and no more than is free: n namespaces that
-// take all they can leave a part of n+1 free, so that another one's checks start at once.
+// have total. A usage may have at most the namespace's share, and no more than is free: if n
+// namespaces take as much as they can, 1/(n+1) stays free, so that checks of another namespace
+// start at once.
 func (t *Tracker) allows(has, total, limit int) bool {
 	return has < min(max(int(t.share(int64(limit))), 1), limit-total)
 }
@@ -210,8 +212,8 @@ func (t *Tracker) begin(l *lane, e *endpoint, now time.Time) Start {
 	return s
 }
 
-// release gives back the room of a check that is over, also of an endpoint that is gone, and the
-// processor time that it did not spend.
+// release frees the room of a finished check, even if its endpoint is gone, and the processor time
+// that it did not spend.
 func (t *Tracker) release(s *Start, r *Result) {
 	l, unspent := s.lane, s.reserved-cmp.Or(r.Spent, CheckCost(s.Check.Kind))
 	t.underWay--
@@ -223,7 +225,7 @@ func (t *Tracker) release(s *Start, r *Result) {
 	}
 }
 
-// sweepUsages forgets usages that hold nothing.
+// sweepUsages deletes empty usages.
 func (t *Tracker) sweepUsages(now time.Time) {
 	for k, u := range t.usages {
 		if u.underWay > 0 || u.lookups > 0 || u.resolved.listed || u.unresolved.listed {

@@ -26,7 +26,8 @@ func newBudget(perSecond, share int) *budget {
 	return b
 }
 
-// take reserves the checks of a port's endpoints, or reports that there is no room for all.
+// take reserves the checks of a port's endpoints. It returns false, and reserves none, if there is
+// no room for all of them.
 func (b *budget) take(p *compiler.CheckedPort) bool {
 	n := int64(len(p.Endpoints)) * int64(day/p.Check.Interval) * int64(CheckCost(p.Check.Kind)/tcpCost)
 	if n > b.left || b.used[p.Namespace]+n > b.share {

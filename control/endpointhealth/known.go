@@ -15,7 +15,7 @@ type Known struct {
 	Kind     objects.CheckKind
 	Passive  bool
 	Down     bool
-	Count    uint8 // of results in a row that are against Down
+	Count    uint8 // number of results in a row that contradict Down
 	Since    time.Time
 	Last     LastResult
 	LastAt   time.Time
@@ -34,7 +34,7 @@ type LastResult struct {
 	Skipped bool
 }
 
-// Known returns the state of all checked endpoints.
+// Known returns the states of all checked endpoints.
 func (t *Tracker) Known() (list []Known) {
 	for name, e := range t.by {
 		last := LastResult{OK: e.last.OK, Detail: e.last.Detail, Took: e.last.Took, Skipped: e.last.Skipped}

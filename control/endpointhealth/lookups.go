@@ -19,8 +19,8 @@ const (
 	// lookupTime is how long the kernel tries to resolve an address that does not answer: 3 s
 	// (mcast_solicit times retrans_time_ms), and its timers are late.
 	lookupTime = 3500 * time.Millisecond
-	// sharedFor is how long other checks of an address need no lookup of their own: a node that has
-	// failed has many endpoints. It ends before the kernel's attempts do, so that every address has
+	// sharedFor is how long other checks of an address need no lookup of their own: a failed node
+	// may have many endpoints. It is shorter than the kernel's attempts, so that every address has
 	// its turn.
 	sharedFor = 3 * time.Second
 )

@@ -21,8 +21,7 @@ const (
 	minSilent = 4
 	// holdOff is the least time between two suspicions of an endpoint.
 	holdOff = 5 * time.Second
-	// unreturnedFor is the time after which an endpoint that gets no more flows is no longer
-	// reported by Unreturned.
+	// unreturnedFor is how long Unreturned reports an endpoint that gets no more flows.
 	unreturnedFor = 10 * time.Minute
 	// maxChecking bounds the endpoints that are checked by suspicion at a time. Endpoints that
 	// are down count, too.
@@ -47,8 +46,8 @@ type Tally struct {
 type passive struct {
 	of       []suspect
 	held     map[compiler.Endpoint]time.Time // no suspicion before
-	suspects map[*endpoint]bool              // endpoints that are checked
-	places   map[string]int                  // how many suspects each namespace has
+	suspects map[*endpoint]bool              // suspected endpoints, which are checked
+	places   map[string]int                  // number of suspects, by namespace
 	unbound  bool                            // some suspects were remembered, and have no ref
 	// unreturned has the ports of routed Services with endpoints that answer checks and no client.
 	unreturned map[port]unreturned
@@ -62,14 +61,14 @@ type passive struct {
 type unreturned struct {
 	endpoint compiler.Endpoint
 	service  services.ServiceID
-	at       time.Time // when that was noticed last
+	at       time.Time // when that was last noticed
 }
 
 // suspect is the state of passive checks of one backend.
 type suspect struct {
 	ref              services.BackendRef
 	opened, answered uint64
-	refused          uint64 // when it answered last
+	refused          uint64 // Tally.Refused at the last answer
 	// silent counts flows opened since the last answer, waited the samples since the first one.
 	silent, waited uint32
 }
@@ -94,20 +93,20 @@ func (p *passive) remove(e *endpoint) {
 	}
 }
 
-// mostSuspects bounds the suspects of a namespace.
+// mostSuspects returns the maximum number of suspects of a namespace.
 func (t *Tracker) mostSuspects() int {
 	return max(1, min(int(t.share(maxChecking)), maxChecking/2))
 }
 
-// full reports whether a namespace has no room for another suspect. As with checks under way (room)
-// it may have its share, and no more than is free.
+// full reports whether a namespace has no room for another suspect. As with checks under way
+// (allows), it may have at most its share, and no more than is free.
 func (t *Tracker) full(namespace string) bool {
 	p := &t.passed
 	return p.places[namespace] >= min(t.mostSuspects(), maxChecking-len(p.suspects))
 }
 
-// DeniedSuspects returns the service ports with endpoints that answered no client and that had no
-// room for a check, now or within the last minute. They take flows.
+// DeniedSuspects returns the service ports with endpoints that answered no client and for whose
+// check there was no room, now or within the last minute. These endpoints still get flows.
 func (t *Tracker) DeniedSuspects(now time.Time) []Denial { return lately(t.passed.denied, now) }
 
 // observe adds a tally, and reports whether the backend is suspicious.
@@ -181,7 +180,7 @@ func nameOf(s *services.Snapshot, b *services.Backend) (e compiler.Endpoint, ok 
 		Addr: b.Addr, Port: b.Port}, true
 }
 
-// suspect begins to check a backend, or checks it now if it has a check.
+// suspect starts passive checks of a backend, or makes its active check due now.
 func (t *Tracker) suspect(s *services.Snapshot, b *services.Backend, now time.Time) {
 	name, ok := nameOf(s, b)
 	if !ok || t.exempt[portOf(&name)] || now.Before(t.passed.held[name]) {
@@ -211,8 +210,8 @@ func (t *Tracker) suspect(s *services.Snapshot, b *services.Backend, now time.Ti
 	t.counts.Suspected++
 }
 
-// accepts notes that an endpoint has answered a check. If it is suspected because no client of a
-// routed Service gets an answer, its answers to clients take another way.
+// accepts is called when an endpoint has answered a check. If it is suspected because no client of
+// a routed Service gets an answer, its answers to clients take another way.
 func (t *Tracker) accepts(e *endpoint, now time.Time) {
 	if e.routed != 0 {
 		t.passed.unreturned[portOf(&e.name)] = unreturned{e.name, e.routed, now}
@@ -238,14 +237,14 @@ func (t *Tracker) answered(s *services.Snapshot, b *services.Backend, now time.T
 	}
 }
 
-// clear ends the suspicion of an endpoint. The next is not before holdOff is over.
+// clear ends the suspicion of an endpoint. It can be suspected again after holdOff.
 func (t *Tracker) clear(e *endpoint, now time.Time) {
 	t.counts.Cleared++
 	t.passed.held[e.name] = now.Add(holdOff)
 	t.remove(e)
 }
 
-// endPassive ends the passive checks of some endpoints.
+// endPassive ends the passive checks of the endpoints for which which returns true.
 func (t *Tracker) endPassive(which func(*endpoint) bool) {
 	for e := range t.passed.suspects {
 		if which(e) {

@@ -80,8 +80,8 @@ type Counts struct {
 	Waiting int
 }
 
-// Denial is a service port with endpoints that are not checked, are checked late, or whose answers
-// do not return.
+// Denial names a service port with endpoints that are not checked, are checked late, or whose
+// answers do not return.
 type Denial struct{ Namespace, Service, PortName string }
 
 // port names a service port.
@@ -92,7 +92,7 @@ type port struct {
 
 func portOf(e *compiler.Endpoint) port { return port{e.Namespace, e.Service, e.PortName, e.Proto} }
 
-// endpoint is one that is checked.
+// endpoint is a checked endpoint.
 type endpoint struct {
 	duequeue.Timer // of the next check
 
@@ -100,7 +100,7 @@ type endpoint struct {
 	target  netip.AddrPort
 	check   objects.Check
 	passive bool // it is checked because it was suspected
-	gone    bool // no longer checked; the result of a check may still come
+	gone    bool // no longer checked; the result of a check may still arrive
 	// generation is the number of the SetPorts call that last set this check. ref is the suspected
 	// backend.
 	generation uint64
@@ -346,7 +346,7 @@ func (t *Tracker) Done(s Start, r Result, now time.Time) {
 	t.schedule(e, t.next(e, now))
 }
 
-// next returns when the next check of an endpoint begins whose last one is over.
+// next returns the time of the next check of an endpoint whose last check is over.
 func (t *Tracker) next(e *endpoint, now time.Time) time.Time {
 	i := e.check.Interval
 	if e.count == 0 {
@@ -453,7 +453,7 @@ type View struct {
 	Check   string // in short, such as "http /healthz"
 	Passive bool   // it is checked because no client got an answer from it
 	Down    bool
-	Since   time.Time // of Down, or of the begin
+	Since   time.Time // when Down last changed, or when the checks began
 	// Last is the last result, at At, and OK if it is good; no result yet: At is zero.
 	Last string
 	OK   bool
