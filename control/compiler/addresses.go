@@ -22,7 +22,7 @@ func newAddresses(us *units) addresses {
 	return addresses{units: us, own: map[header.Addr]ownership{}, uses: newRelation[header.Addr]()}
 }
 
-// ownership records how the gateway uses an address.
+// ownership has the gateway's uses of an address.
 type ownership struct {
 	vips  int32              // services that have it as a VIP
 	flags services.AddrFlags // AddrNode, AddrSNAT and AddrLocal
@@ -81,8 +81,8 @@ func (as *addresses) apply(d *draft, change *steer.Change) {
 }
 
 // setUses records the addresses of a unit's endpoints, so that the unit is built again when the
-// gateway begins or ceases to use one of these addresses itself. keepFrom is the least number of
-// addresses whose memory is kept for the next call.
+// gateway begins or ceases to use one of these addresses itself. If there are at least keepFrom
+// addresses, their memory is kept for the next call.
 func (as *addresses) setUses(u *unit, keepFrom int) {
 	now := u.slices
 	if u.fits == 0 {

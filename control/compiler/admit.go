@@ -8,7 +8,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// admission decides which units are served if not all have room.
+// admission decides which units are served if there is no room for all.
 type admission struct {
 	cfg     *settings
 	units   *units

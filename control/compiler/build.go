@@ -98,7 +98,7 @@ func (r *run) setServicePort(u *unit, p *port) {
 	proxyProtocol := u.service.ProxyProtocol.Of(&p.spec)
 	limits, direct := u.service.Limits.Over(r.cfg.Limits), r.cfg.direct(u.service)
 	if direct {
-		limits = services.Limits{} // no connection is known to be established
+		limits = services.Limits{} // the gateway sees no answers, so it cannot count established connections
 	}
 	topology := [2]services.Topology{p.families[0].topology, p.families[1].topology}
 	if s := p.service; s != nil && s.Port == p.spec.Port && s.AffinitySeconds == u.service.Affinity &&

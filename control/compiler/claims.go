@@ -10,9 +10,8 @@ import (
 )
 
 // setClaims replaces a unit's claims by the claims of its new version. A denied unit has claims as
-// well, so that admit can count them; winner ignores them. Which unit gets a frontend is decided
-// later, when all claims are known. moved: the unit may win or lose against others though its
-// claims stay the same.
+// well, so that admit can count them; winner ignores them. winner decides later, when all claims
+// are known. moved: the unit may win or lose against others although its claims stay the same.
 func (c *contest) setClaims(u *unit, now *objects.Service, moved bool) {
 	for _, a := range u.vips {
 		c.addrs.setVIP(a, -1)
@@ -127,7 +126,7 @@ func (c *contest) acceptsNodePorts(a header.Addr) bool {
 	return c.addrs.own[a].flags&services.AddrNode != 0
 }
 
-// tooMany reports the ports that fitting left out.
+// tooMany returns a problem for the ports that fitting left out.
 func tooMany(s *objects.Service, ports int) (problems []objects.Problem) {
 	if !s.Served() || ports == len(s.Ports) {
 		return nil

@@ -15,7 +15,7 @@ import (
 // order of their arrival, except for the numbers of services and backends. One goroutine uses it.
 type Compiler struct{ *state }
 
-// New returns a Compiler that has compiled nothing.
+// New returns a Compiler without objects.
 func New(cfg Config) *Compiler {
 	c := &Compiler{newState(cfg)}
 	r := c.begin()
@@ -72,7 +72,7 @@ func (c *Compiler) full(s *objects.State) *Compiler {
 	return fresh
 }
 
-// Steer returns all that the kernel program must have open.
+// Steer returns everything that must be open in the kernel program.
 func (c *Compiler) Steer() *steer.Change {
 	s := &steer.Change{}
 	c.snapshot.Frontends(func(f *services.Frontend) bool {
@@ -116,7 +116,7 @@ func (c *Compiler) Release(oldest uint64) {
 	}
 }
 
-// Starved reports whether endpoints lack numbers and some are free.
+// Starved reports whether endpoints lack numbers although numbers are free.
 func (c *Compiler) Starved() bool { return c.ids.starved() }
 
 // Served reports whether a Service is served.
@@ -128,12 +128,12 @@ func (c *Compiler) Served(namespace, name string) bool {
 // Slice returns the version of an EndpointSlice that is compiled; nil if there is none.
 func (c *Compiler) Slice(id objects.ObjectID) *objects.Slice { return c.units.slice(id) }
 
-// DeferTables makes the next compiles defer large tables, or not. Without it they are not deferred.
+// DeferTables sets whether later compiles defer large tables. By default they do not.
 func (c *Compiler) DeferTables(on bool) { c.tables.deferring = on }
 
-// BuildAtOnce lets the next Compile build large tables of so many slots in all. So after a restart
-// a set has its table from the first packet on. The number is bounded because packets wait for the
-// first snapshot, and one namespace must not delay all others.
+// BuildAtOnce lets the next Compile build large tables with up to slots slots in total. So after a
+// restart a set has its table from the first packet on. The caller bounds the number because
+// packets wait for the first snapshot, and one namespace must not delay all others.
 func (c *Compiler) BuildAtOnce(slots int) { c.tables.allowance = slots }
 
 // NextTable returns the next table to build; nil if there is none. The caller builds it and calls

@@ -115,11 +115,11 @@ func (c *settings) schedulerOf(s *objects.Service) services.Scheduler {
 	return c.Scheduler
 }
 
-// checkOf returns the check of a service port, and false if it has none. The Service's checks
-// replace the configured ones.
+// checkOf returns the check of a service port; false if it has none. The Service's checks replace
+// the configured ones.
 func (c *settings) checkOf(s *objects.Service, p *objects.ServicePort) (objects.Check, bool) {
 	if c.direct(s) {
-		return objects.Check{}, true // CheckNone: no answers of nodes are seen, and nodes are no endpoints
+		return objects.Check{}, true // CheckNone: the gateway sees no answers of nodes, and nodes are no endpoints
 	}
 	if s.Checks != nil {
 		return s.Checks.Of(p)

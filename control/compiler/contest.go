@@ -10,7 +10,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// contest decides which unit has a frontend that several units claim.
+// contest decides which unit gets a frontend that several units claim.
 type contest struct {
 	cfg    *settings
 	units  *units
@@ -23,7 +23,7 @@ type contest struct {
 	// stale are units whose problems name a unit that has lost the frontend since (refresh).
 	stale map[*unit]bool
 	// behind are the units whose endpoints at unit.moved must be read again. A run builds some of
-	// them, with about turn endpoints in all. If turn is 0, it builds all.
+	// them, with about turn endpoints in total. If turn is 0, it builds all of them.
 	behind map[*unit]bool
 	turn   int
 }
@@ -41,8 +41,8 @@ type endpointPort struct {
 	proto uint8
 }
 
-// reach says in which namespaces a frontend, before and after it moved, rules out endpoints at its
-// address and port (notAnEndpoint).
+// reach has the namespaces in which a frontend, before and after it moved, rules out endpoints at
+// its address and port (notAnEndpoint).
 type reach struct {
 	all bool
 	in  [2]string
@@ -64,10 +64,10 @@ func (r *reach) has(namespace string) bool {
 }
 
 // markUnits makes units dirty: the unit that loses a frontend and the unit that gets it. Units with
-// endpoints at its address and port have their turn, in this run or a later one: a namespace may
-// have tens of thousands of them. Problems of the other units that claim it become stale: a
-// thousand Services may claim one frontend. It is called once in a run, after the last change of a
-// claim.
+// endpoints at its address and port are built in turns (takeTurn), in this run or a later one: a
+// namespace may have tens of thousands of them. Problems of the other units that claim it become
+// stale: a thousand Services may claim one frontend. It is called once in a run, after the last
+// change of a claim.
 func (c *contest) markUnits(snapshot *services.Snapshot) {
 	moved := map[header.Addr]map[endpointPort]reach{}
 	for k := range c.changed {
@@ -124,13 +124,14 @@ func (c *contest) setBehind(u *unit, k services.FrontendKey) {
 	c.behind[u] = true
 }
 
-// A turn has about turnEndpoints endpoints. A unit counts as leastBehind more than it has.
+// A turn builds units with about turnEndpoints endpoints. Each unit counts as leastBehind endpoints
+// more than it has.
 const (
 	turnEndpoints = 20_000
 	leastBehind   = 100
 )
 
-// takeTurn makes some of the units dirty that are behind.
+// takeTurn marks some of the units in behind as dirty.
 func (c *contest) takeTurn() {
 	left := c.turn
 	for u := range c.behind {
@@ -146,8 +147,8 @@ func (c *contest) takeTurn() {
 }
 
 // DeferEndpoints(true) lets a compile leave stale endpoints: an endpoint at an address and port
-// that has become a frontend, or a refused endpoint at one that no longer is. The caller must
-// compile again until StaleEndpoints returns false.
+// that has become a frontend, or a refused endpoint at an address and port that is no longer a
+// frontend. The caller must compile again until StaleEndpoints returns false.
 func (s *state) DeferEndpoints(on bool) {
 	if s.contest.turn = 0; on {
 		s.contest.turn = turnEndpoints
@@ -157,8 +158,8 @@ func (s *state) DeferEndpoints(on bool) {
 // StaleEndpoints reports whether the last compile has left stale endpoints.
 func (s *state) StaleEndpoints() bool { return len(s.contest.behind) > 0 }
 
-// holder returns the unit that has a frontend in the snapshot before this run, and by which kind of
-// claim; nil if none has.
+// holder returns the unit that has a frontend in the snapshot before this run, and the kind of its
+// claim; nil if no unit has it.
 func (c *contest) holder(snapshot *services.Snapshot, k services.FrontendKey) (*unit, services.FrontendKind) {
 	if snapshot == nil {
 		return nil, 0
@@ -170,7 +171,7 @@ func (c *contest) holder(snapshot *services.Snapshot, k services.FrontendKey) (*
 	return c.units.byKey[unitKey{f.Service.Namespace, f.Service.Name}], f.Kind
 }
 
-// winner returns the unit that gets a frontend; nil if no admitted one claims it. Claims by
+// winner returns the unit that gets a frontend; nil if no admitted unit claims it. Claims by
 // ClusterIP and by the status of a load balancer, which are allocated, come before those by
 // external IP, because any author of a Service may write any address there (CVE-2020-8554). The
 // claims of one frontend are compared once in a run.
@@ -190,7 +191,7 @@ func (c *contest) winner(k services.FrontendKey) *unit {
 }
 
 func (c *contest) compete(k services.FrontendKey) (best *unit) {
-	taken := false // by an external IP
+	taken := false // best claims it by an external IP
 	c.claims.each(k, func(num int32) {
 		u := c.units.byNum[num]
 		if u.denied != "" {
@@ -245,9 +246,8 @@ func (c *contest) conflicts(u *unit) []objects.Problem {
 	return l.problems(u)
 }
 
-// youngestNote returns the part of a conflict message that explains the age of the Service without
-// the frontend. It depends on that Service only, because the age of the other may change without a
-// new build of this one.
+// youngestNote returns the part of a conflict message that explains the age of the losing Service.
+// It depends on that Service only: if the age of the winner changes, the loser is not built again.
 func youngestNote(s *objects.Service) string {
 	if s.Created != math.MaxInt64 {
 		return ""
@@ -255,12 +255,12 @@ func youngestNote(s *objects.Service) string {
 	return " (it has no metadata.creationTimestamp, so it counts as the youngest; among several such the name decides)"
 }
 
-// notAnEndpoint returns why an address cannot be an endpoint of a unit: packets to it would come
-// back to the gateway. It returns "" if it can be one. Addresses of this node are allowed, except
-// for the ports that the operator denies: the kernel delivers packets to them, as for a
-// host-network pod. A node may have any address, so the tunnel's port is refused at all
-// addresses. An external IP rules out endpoints in its own namespace only: otherwise the
-// author of a Service could remove any endpoint (CVE-2020-8554).
+// notAnEndpoint returns the reason that an address cannot be an endpoint of a unit: packets to it
+// would come back to the gateway. It returns "" if it can be an endpoint. Addresses of this node
+// are allowed, except for the ports that the operator denies: the kernel delivers packets to them,
+// as for a host-network pod. A node may have any address, so the tunnel's port is refused at all
+// addresses. An external IP rules out endpoints in its own namespace only: otherwise the author of
+// a Service could remove any endpoint (CVE-2020-8554).
 func (c *contest) notAnEndpoint(u *unit, a header.Addr, port uint16, proto uint8) string {
 	o, ours := c.addrs.own[a]
 	switch {

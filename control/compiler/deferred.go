@@ -8,7 +8,7 @@ import (
 )
 
 // A table of 65,000 endpoints has 4 million slots and takes a third of a second. Once tables are
-// deferred, a larger one than maxInlineSlots is built by another goroutine, one at a time:
+// deferred, another goroutine builds the tables that are larger than maxInlineSlots, one at a time:
 //
 //	Compile ──▶ queue of TableJobs ──NextTable──▶ Build (any goroutine) ──Install──▶ snapshot
 //
@@ -46,7 +46,7 @@ type tables struct {
 	wrong     string // a difference that Check reports
 }
 
-// defers reports whether a table of so many slots is deferred.
+// defers reports whether a table of slots slots is deferred.
 func (ts *tables) defers(slots int) bool {
 	if slots <= ts.allowance {
 		ts.allowance -= slots
@@ -103,8 +103,8 @@ func (j *TableJob) names() []string {
 	return names
 }
 
-// install puts a built table into force. It returns false if the set is gone, or got a table that
-// is not deferred.
+// install puts a built table into force. It returns false if the set is gone, or has meanwhile got
+// a table that was not deferred.
 func (ts *tables) install(j *TableJob) bool {
 	c := j.set()
 	d := c.deferred
@@ -124,7 +124,7 @@ func (ts *tables) install(j *TableJob) bool {
 		ts.substitute(&now, c.table, d.base)
 	}
 	c.set = &now
-	// Equal sets share one EndpointSet, as they do when both are built at once.
+	// Equal sets share one EndpointSet, as after a build of both.
 	f := &j.port.families[j.family]
 	if a, b := &f.sets[clusterSet], &f.sets[localSet]; a.set != nil && b.set != nil && a.deferred == nil &&
 		b.deferred == nil && a.set != b.set && b.is(a.kind, a.set) {
@@ -135,8 +135,8 @@ func (ts *tables) install(j *TableJob) bool {
 	return true
 }
 
-// deferTable sets a set to want, with the table in force until its own table is built, and queues
-// the job.
+// deferTable sets a set to want, and queues the job for its table. Until that is built, the set
+// uses the table in force.
 func (ts *tables) deferTable(j *TableJob, want *services.EndpointSet) {
 	c := j.set()
 	d := c.deferred
@@ -169,8 +169,8 @@ func (ts *tables) deferTable(j *TableJob, want *services.EndpointSet) {
 	}
 }
 
-// substitute gives a set an older table, whose positions meant the backends of base. A position
-// whose backend is not in the set stands for one of the set's backends, which the table itself
+// substitute gives a set an older table, whose positions refer to the backends in base. A position
+// whose backend is not in the set is replaced by one of the set's backends, which the table itself
 // selects: so shares stay in proportion. The selection depends on the table alone, so gateways with
 // the same table select alike.
 func (ts *tables) substitute(s *services.EndpointSet, table *sharedTable, base []services.BackendRef) {
@@ -186,7 +186,7 @@ func (ts *tables) substitute(s *services.EndpointSet, table *sharedTable, base [
 		}
 		h := uint64(i)
 		sub := services.BackendRef(0)
-		for range 16 { // with a half of the backends gone, one position in 65,536 needs more
+		for range 16 { // if half of the backends are gone, one position in 65,536 needs more attempts
 			h = mix(h)
 			slot, _ := bits.Mul64(h, uint64(len(table.slots)))
 			if t := base[table.slots[slot]]; in[t.Index()] == t {
@@ -221,7 +221,8 @@ func (ts *tables) large(kind tableKind, s *services.EndpointSet) bool {
 	return kind.slotsOf(s) > ts.inlineSlots
 }
 
-// verifyTables queues builds of a unit's large tables, to compare them.
+// verifyTables queues builds of a unit's large tables, to compare the results with the tables in
+// force.
 func (ts *tables) verifyTables(u *unit) {
 	for _, p := range u.ports {
 		for f := range p.families {

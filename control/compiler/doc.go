@@ -63,7 +63,7 @@
 //
 // # Refused objects
 //
-// Three things can be wrong with an object. None of them affects another object:
+// An object can have three kinds of faults. None of them affects another object:
 //
 //   - It is malformed: no API server would have accepted it. Its last good version stays in use.
 //   - It has neither ClusterIPs nor IP families: the whole Service is refused.
@@ -78,5 +78,5 @@
 //
 // A number of a backend or service that is not in a new snapshot is used again only after every
 // worker has left the older snapshots (Release). The number of a backend must moreover have no
-// flows (WatchFlows). Nothing waits for that: the loop checks again later.
+// flows (WatchFlows). The compiler does not wait for that: the loop calls it again later.
 package compiler

@@ -69,8 +69,8 @@ func (ds *drains) Drains() []Drain {
 	})
 }
 
-// SetDrains replaces all drains from the next compile on. The list comes from a predecessor, so a
-// drain may name a backend that no Service has now.
+// SetDrains replaces all drains from the next compile on. The list comes from an earlier process,
+// so a drain may name a backend that no Service has now.
 func (ds *drains) SetDrains(list []Drain) {
 	was := ds.set
 	ds.set = make(map[Drain]bool, len(list))

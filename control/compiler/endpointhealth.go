@@ -35,15 +35,15 @@ type healthState struct {
 // endpointChecks has the health of endpoints, and the ports that have checks.
 type endpointChecks struct {
 	of map[portKey]map[place]healthState
-	// changed are the units whose endpoints' health changed since the last compile.
+	// changed are the units with endpoints whose health changed since the last compile.
 	changed map[unitKey]bool
 	ports   map[*unit][]*CheckedPort // of units that have any
 	edits   uint64                   // of ports
 }
 
 // SetHealth sets the health of the listed endpoints from the next compile on. An endpoint is up
-// until a list has it as down. The health of an endpoint that does not exist yet applies once it
-// exists, so the caller must list an endpoint as up when it stops checking it.
+// until a list reports it as down. The health of an endpoint that does not exist yet applies once
+// it exists, so the caller must list an endpoint as up when it stops checking it.
 //
 // An endpoint that is down gets no new flows; its flows stay. Objects come first: checks never give
 // flows to an endpoint that the objects exclude. If fewer than half of the eligible endpoints of a

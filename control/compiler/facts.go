@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// facts serializes a compiled unit as a worker reads it in the snapshot, without the numbers, which
+// facts serializes the parts of a snapshot that a compiled unit has set, without the numbers, which
 // differ between compilers.
 type facts struct {
 	*Compiler
@@ -23,8 +23,8 @@ type facts struct {
 	sums       map[any][sha256.Size]byte // see once
 }
 
-// differ names the part in which a compiled unit differs from the result of a fresh compiler for
-// the same objects; "" if they are equal.
+// differ returns the name of the first part in which a compiled unit differs from the result of a
+// fresh compiler for the same objects; "" if they are equal.
 func (f *facts) differ(u *unit, want *facts) string {
 	got, c, fresh := f, f.Compiler, want.Compiler
 	v := fresh.units.byKey[u.key]
@@ -65,7 +65,7 @@ func (f *facts) differ(u *unit, want *facts) string {
 	return ""
 }
 
-// catches reports whether all kept sources of a unit are in the set. The set may have more, for
+// catches reports whether the set of kept sources has all sources of a unit. It also has sources of
 // other units.
 func (c *Compiler) catches(v *unit, fresh *Compiler) bool {
 	for _, p := range v.ports {
@@ -155,7 +155,7 @@ func (f *facts) addFrontends(keys []services.FrontendKey) {
 		f.text(fe.Service.Namespace)
 		f.text(fe.Service.Name)
 		if (unitKey{fe.Service.Namespace, fe.Service.Name}) != f.unit.key {
-			continue // another unit's, which is compared in its turn
+			continue // another unit has it, which is compared in its turn
 		}
 		f.bit(fe.Key == k && f.snapshot.Service(fe.Service.ID) == fe.Service)
 		f.bit(f.addrs.own[k.Addr].all()&services.AddrVIP != 0)

@@ -7,7 +7,7 @@ import (
 // Owners is notified of the assignment of numbers to backends and services, so that counts by
 // number can be attributed to their owners.
 type Owners interface {
-	// Open is called when a ref is assigned. No published snapshot has it yet.
+	// Open is called when a ref is assigned, before a published snapshot has it.
 	Open(services.BackendRef)
 	// Retire is called when a backend is removed. The snapshot without it is published later.
 	Retire(services.BackendRef, services.ServiceID)

@@ -13,11 +13,11 @@ type numbers struct {
 	short  map[*unit]bool // units with an endpoint that got no number
 }
 
-// starved reports whether endpoints lack numbers and some are free.
+// starved reports whether endpoints lack numbers although numbers are free.
 func (ns *numbers) starved() bool { return len(ns.short) > 0 && ns.backends.left() }
 
-// assignments are the numbers of a compiler that is replaced. Its successor assigns the same number
-// to the same service port and endpoint, so that live flows keep their backends.
+// assignments are the numbers of a compiler that is being replaced. The new compiler assigns the
+// same number to the same service port and endpoint, so that live flows keep their backends.
 type assignments struct {
 	services map[portKey]services.ServiceID
 	backends map[memberKey]services.BackendRef
@@ -77,7 +77,7 @@ func (ns *numbers) backendRef(p *port, m *member) (services.BackendRef, bool) {
 	return ns.backend()
 }
 
-// retireRest retires the numbers that the successor did not use, as of a generation.
+// retireRest retires the numbers that the new compiler did not use, as of a generation.
 func (a *assignments) retireRest(ids *identities, generation uint64) {
 	for k, ref := range a.backends {
 		ids.retireBackend(ref, k.service, generation)

@@ -2,7 +2,7 @@ package compiler
 
 import "sluice.dev/sluice/control/steer"
 
-// keptSources counts the backends that need their replies caught by source, by that source.
+// keptSources counts, by source, the backends whose replies must be caught by their source.
 type keptSources struct {
 	count map[steer.KeepSource]int32
 	delta map[steer.KeepSource]int // in the running compile, +1: new, -1: gone, 0: both

@@ -12,8 +12,8 @@ import (
 // up what all Services share, or to block the loop for long.
 const (
 	// maxServiceFrontends is three times the default node-port range of clusters (30000 to 32767),
-	// so a Service can have the whole range at two addresses. A change of such a Service takes less
-	// than a tenth of a second.
+	// so a Service can have the whole range at two addresses. Compiling a change of such a Service
+	// takes less than a tenth of a second.
 	maxServiceFrontends = 8192
 	// maxPortBackends is the size limit of one table (maglev.MaxNames), in each family.
 	maxPortBackends = 1 << 16
@@ -38,8 +38,8 @@ func (w *wants) add(o wants, by int) {
 	w.slots += by * o.slots
 }
 
-// exceeds returns the first exceeded bound, for messages; "" if there is none. Percent is the part
-// of each table that may be used; 0 is all.
+// exceeds returns the first exceeded bound, for messages; "" if there is none. percent is the share
+// of each table that may be used; 0: the whole table.
 func (w *wants) exceeds(cfg *Config, percent int) string {
 	for _, l := range [...]struct {
 		what      string
@@ -62,8 +62,8 @@ func (w *wants) exceeds(cfg *Config, percent int) string {
 	return ""
 }
 
-// total is the use of the shared tables by all units, and by each namespace. It has no entry for a
-// namespace that uses nothing.
+// total is the use of the shared tables by all units, and by each namespace. Namespaces that use
+// nothing have no entry.
 type total struct {
 	all wants
 	of  map[string]wants
@@ -94,7 +94,7 @@ func (t *total) fits(cfg *Config) bool {
 	return true
 }
 
-// refuses returns why a unit that wants w in addition does not fit; "" if it does.
+// refuses returns the reason that another unit, which wants w, does not fit; "" if it fits.
 func (t *total) refuses(cfg *Config, namespace string, w wants) string {
 	n := t.of[namespace]
 	n.add(w, +1)
@@ -105,7 +105,7 @@ func (t *total) refuses(cfg *Config, namespace string, w wants) string {
 	all := t.all
 	all.add(w, +1)
 	if limit := all.exceeds(cfg, 0); limit != "" {
-		return fmt.Sprintf("there is room for %s of all Services together, and older Services have it", limit)
+		return fmt.Sprintf("all Services together may have %s, and older Services use them all", limit)
 	}
 	return ""
 }
@@ -179,7 +179,7 @@ func (c *settings) wantsOf(service *objects.Service, list []*objects.Slice, node
 			}
 		}
 	}
-	w.slots = min(w.slots, numSets*408*maxServiceBackends) // the most for so many: 65,537 slots of 161 endpoints
+	w.slots = min(w.slots, numSets*408*maxServiceBackends) // the maximum is 65,537 slots for 161 endpoints
 	w.backends, w.sources = min(w.backends, maxServiceBackends), min(w.sources, maxServiceBackends)
 	w.addrs += min(ends, maxServiceBackends)
 	return w

@@ -77,10 +77,10 @@ func (m *member) terminatingServing() bool {
 	return m.weight != 0 && m.flags&(want|services.BackendDrained) == want
 }
 
-// cursor goes through members in order.
+// cursor iterates over members in order.
 type cursor []member
 
-// seek returns the next member with a ref, and moves past it; nil if there is none.
+// seek returns the next member that has the given ref, and moves past it; nil if there is none.
 func (c *cursor) seek(ref services.BackendRef) *member {
 	for i := range *c {
 		if m := &(*c)[i]; m.ref == ref {

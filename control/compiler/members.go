@@ -47,7 +47,7 @@ func (r *run) appendMembers(
 	return all, refused
 }
 
-// hints returns for each hint set of a slice whether it has this node's name or zone.
+// hints returns, for each set of hints of a slice, whether it has this node's name or zone.
 func (r *run) hints(s *objects.Slice) []hintBits {
 	list := r.scratch.hints[:0]
 	for _, names := range s.HintSets {
@@ -134,9 +134,9 @@ func (r *run) setBackend(p *port, m member) {
 	r.changed = true
 }
 
-// setKeep counts a member whose clients may keep their address. Its replies do not carry an address
-// of this gateway, so the kernel program steers them by their source, whether or not the member
-// takes new flows.
+// setKeep counts a member to which clients may keep their address. Its replies do not carry an
+// address of this gateway, so the kernel program steers them by their source, whether or not the
+// member takes new flows.
 func (r *run) setKeep(p *port, m member, keeps bool, by int32) {
 	if keeps {
 		r.kept.add(steer.KeepSource{Addr: m.addr, Port: m.port, Proto: p.spec.Proto}, by)

@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// minKept is the least number of a port's endpoints that are kept for the next merge: to sort fewer
-// again takes a tenth of a millisecond.
+// minKept is the number of a port's endpoints from which they are kept for the next merge: sorting
+// fewer endpoints again takes a tenth of a millisecond.
 const minKept = 1024
 
 // merged are a port's endpoints as the slices have them, kept for the next merge.
@@ -23,10 +23,10 @@ type merged struct {
 // appender appends the endpoints of a slice at one of its ports, and returns the refused ones.
 type appender func(to []member, o offer) ([]member, []objects.FieldProblem)
 
-// merge collects the endpoints of a port from all slices that have it, each once, in order. With
-// again it reads all slices, because endpoints may differ although their slices are the same.
-// Otherwise only endpoints at the places in moved may differ like that. The result uses the memory
-// of buf. m keeps its own copy if there are at least minimum endpoints.
+// merge collects the endpoints of a port from all slices that have it, each once, in order. again:
+// it reads all slices, because endpoints may differ although their slices are the same. Otherwise
+// only endpoints at the places in moved may differ in this way. The result uses the memory of buf.
+// m keeps a copy of its own if there are at least minimum endpoints.
 func (m *merged) merge(
 	from []offer, again bool, moved map[services.FrontendKey]bool, read appender, buf []member, minimum int,
 ) (members []member, problems []objects.Problem) {
@@ -62,7 +62,7 @@ func (m *merged) merge(
 // or the endpoints that moved. It returns false if it cannot; then all slices must be read.
 func (m *merged) change(from []offer, moved map[services.FrontendKey]bool, read appender) (ok bool) {
 	var gone, added []member
-	if len(moved) > 0 { // before diff, which removes the endpoints that a former slice has as it is read now
+	if len(moved) > 0 { // before diff, which removes endpoints of a former slice as they are read now
 		gone, added = m.again(moved, read)
 	}
 	diff(m.from, from, func(o offer) *objects.Slice { return o.slice },

@@ -13,7 +13,7 @@ import (
 type offers struct {
 	slices []*objects.Slice
 	at     map[portID][]offer // by slice, in the order of slices
-	have   []string           // the text of all; nil before it is needed
+	have   []string           // the names of all ports, for messages; nil before it is needed
 }
 
 type offer struct {
@@ -61,8 +61,8 @@ func (o *offers) others() []string {
 	return o.have
 }
 
-// unmatched warns of port i of a Service if no slice has it. A slice's port must have the same name
-// and protocol (discovery/v1 EndpointPort); with another one the Service seems to have no
+// unmatched returns a warning if no slice has port i of a Service. A slice's port must have the
+// same name and protocol (discovery/v1 EndpointPort); otherwise the Service seems to have no
 // endpoints. Slices without endpoints or ports are ignored: the pods may not be there yet.
 func (o *offers) unmatched(s *objects.Service, i int, id portID) []objects.Problem {
 	if len(o.at[id]) > 0 {

@@ -5,7 +5,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// A service port has up to two endpoint sets in each family.
+// A service port has up to two endpoint sets in each family. These are their indexes.
 const (
 	clusterSet = iota // of policy Cluster
 	localSet          // of policy Local

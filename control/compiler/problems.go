@@ -11,7 +11,7 @@ type problems struct {
 	units   map[*unit]bool    // that have any
 	changed bool              // in the running compile
 	edits   uint64            // how many compiles changed some
-	list    []objects.Problem // in order, when edits was listed
+	list    []objects.Problem // in order; valid if edits equals listed
 	listed  uint64
 	later   bool // see DeferProblems
 }
@@ -39,9 +39,10 @@ func (ps *problems) ProblemLists() [][]objects.Problem {
 	return lists
 }
 
-// DeferProblems: with true no compile returns problems, and problems of Services that claim a
-// frontend of another one may become stale; the caller calls RefreshProblems as long as
-// StaleProblems, and ProblemLists. Sorting thousands of problems takes longer than most changes.
+// DeferProblems(true) makes compiles return no problems, because sorting thousands of problems
+// takes longer than most changes. Problems of Services that claim a frontend of another
+// one may then become stale: the caller calls RefreshProblems as long as StaleProblems returns true,
+// and reads ProblemLists.
 func (ps *problems) DeferProblems(on bool) { ps.later = on }
 
 // set replaces the problems of a unit: the frontends that it loses, and the others.
@@ -79,7 +80,7 @@ func (s *state) RefreshProblems() {
 	s.problems.finish()
 }
 
-// refresh brings stale problems up to date, until it has compared as many claims.
+// refresh brings stale problems up to date, until it has compared that many claims.
 func (s *state) refresh(claims int) {
 	for u := range s.contest.stale {
 		if claims <= 0 {

@@ -59,7 +59,7 @@ func (r *run) setService(id objects.ObjectID, now *objects.Service) {
 	u.service = now
 }
 
-// finish runs the remaining phases.
+// finish runs the phases after record.
 func (r *run) finish() (*services.Snapshot, []objects.Problem, *steer.Change) {
 	change := &steer.Change{}
 	if r.ids.starved() {

@@ -22,9 +22,9 @@ const (
 
 // HandedOut is the source of a compiler's changes, the Tracker.
 type HandedOut interface {
-	// Some returns up to n random objects as they were handed out.
+	// Some returns up to n random objects in the versions that were handed out.
 	Some(n int) []any
-	// HandedOut reports whether an object is the one that was handed out last.
+	// HandedOut reports whether an object is the version that was last handed out.
 	HandedOut(id objects.ObjectID, object any) bool
 }
 
@@ -58,7 +58,7 @@ func (c *Compiler) sample() (units []*unit) {
 			break
 		}
 		c.nextCheck++
-		// Which endpoint gets no number depends on the order of arrival.
+		// If numbers are short, the order of arrival decides which endpoints get one.
 		if u == nil || c.ids.short[u] || u.waits() || c.contest.stale[u] || c.contest.behind[u] {
 			continue
 		}
@@ -120,9 +120,9 @@ func (c *Compiler) compare(units []*unit, given HandedOut, published *services.S
 	return ""
 }
 
-// fresh compiles units with a fresh compiler. It copies other units' state that these depend on:
-// the claims of their frontends and of the addresses of their endpoints, and whether they are
-// denied.
+// fresh compiles units with a fresh compiler. It copies the state of other units on which these
+// units depend: claims of the same frontends, claims of their endpoints' addresses, and whether
+// the units are denied.
 func (c *Compiler) fresh(units []*unit) *Compiler {
 	fresh := New(c.cfg.Config)
 	fresh.drains.set, fresh.endpointChecks.of = c.drains.set, c.endpointChecks.of
@@ -173,8 +173,8 @@ func (c *Compiler) eachPlace(u *unit, f func(services.FrontendKey)) {
 }
 
 // Rebuild replaces everything by a compile from scratch. Service ports and endpoints keep their
-// numbers, and watchers are called as before. The change opens all that the kernel program must
-// have, and closes all that it had in addition.
+// numbers, and watchers are called as before. The change opens everything that the kernel program
+// must have, and closes everything else that it had.
 func (c *Compiler) Rebuild(s *objects.State) (*services.Snapshot, []objects.Problem, *steer.Change) {
 	fresh := New(c.cfg.Config)
 	fresh.drains.set, fresh.endpointChecks.of = c.drains.set, c.endpointChecks.of

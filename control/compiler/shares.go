@@ -17,7 +17,7 @@ type shares struct {
 	of    map[*objects.Slice][]uint16
 }
 
-// renew drops results of former rules, and reports whether the rules changed.
+// renew drops the results if the rules changed, and reports whether they did.
 func (h *shares) renew(s *objects.Service) bool {
 	var rules objects.WeightRules
 	if s != nil {

@@ -55,8 +55,8 @@ func (kind tableKind) slotsOf(s *services.EndpointSet) int {
 	return maglev.Size(len(s.Backends))
 }
 
-// tableStore keeps one copy of equal tables: of all sets of one backend, and of services with the
-// same endpoints.
+// tableStore keeps one copy of equal tables: all sets with one backend have equal tables, and so do
+// services with the same endpoints.
 type tableStore map[uint64][]*sharedTable
 
 // sharedTable is a table and how many sets use it. The slots are immutable.
@@ -74,7 +74,7 @@ func (ts tableStore) get(slots []uint16) *sharedTable {
 	return ts.add(slots, checksum(slots))
 }
 
-// add is get of at least one slot, with their checksum.
+// add is get for at least one slot. sum is their checksum.
 func (ts tableStore) add(slots []uint16, sum uint64) *sharedTable {
 	for _, t := range ts[sum] {
 		if slices.Equal(t.slots, slots) {

@@ -25,7 +25,7 @@ type unit struct {
 	uses           []header.Addr    // its endpoints' addresses, in order, with duplicates
 	usesSpare      []header.Addr    // memory for the next uses, where there are many
 	usedBy         []*objects.Slice // the slices that have them
-	reread         bool             // the slices must be read again: weights or configuration changed
+	reread         bool             // the slices must be read again, because weights or the configuration changed
 	ports          []*port
 	refusedClaims  []objects.Problem // claims refused regardless of other units
 	shares         shares
@@ -88,14 +88,14 @@ type deferral struct {
 	base     []services.BackendRef // by position in the table in force: the backends when it was built
 }
 
-// TableJob is a table to build, of a set as it was at one time. Build may be called on any
-// goroutine, once; the rest is the compiler's.
+// TableJob is a table to build, for a set in one of its versions. Build may be called once, on any
+// goroutine; the compiler owns the other fields.
 type TableJob struct {
 	unit   *unit
 	port   *port
 	family int
 	which  int
-	verify *sharedTable // not nil: the result must be this table, of a set that has not changed
+	verify *sharedTable // not nil: the result must equal this table if the set has not changed
 
 	// The inputs are immutable: a set that changes gets new ones. snapshot has the chosen backends.
 	kind     tableKind
@@ -140,7 +140,7 @@ func (u *unit) eachPort(f func(endpointPort)) {
 	}
 }
 
-// objectProblems returns the problems of the unit's objects by themselves.
+// objectProblems returns the problems of the unit's objects that depend on no other object.
 func (u *unit) objectProblems() (problems []objects.Problem) {
 	if u.service != nil {
 		for _, f := range u.service.Problems {

@@ -85,7 +85,7 @@ func (us *units) slice(id objects.ObjectID) *objects.Slice {
 	return nil
 }
 
-// reread makes a unit dirty whose endpoints may differ though its slices are the same.
+// reread marks a unit as dirty whose endpoints may differ although its slices are the same.
 func (us *units) reread(num int32) {
 	u := us.byNum[num]
 	us.dirty[u], u.reread = true, true

@@ -37,7 +37,7 @@ func (l *lostPins) wait(p LostPin, generation uint64) {
 	l.waiting = append(l.waiting, retired[LostPin]{p, generation})
 }
 
-// forget records that one pin fewer of a service is waiting.
+// forget decrements the number of a service's waiting pins.
 func (l *lostPins) forget(service uint64) {
 	if l.of[service]--; l.of[service] == 0 {
 		delete(l.of, service)
@@ -118,7 +118,8 @@ func (l *lostPins) losePins(p *port, families [2]familySet, generation uint64, s
 	}
 }
 
-// loseAffinity records it if a port has lost session affinity since its last version.
+// loseAffinity adds a LostPin for all backends of a port that has lost session affinity since its
+// last version.
 func (l *lostPins) loseAffinity(p *port, seconds uint32, generation uint64) {
 	if l.notify != nil && p.service != nil && p.service.AffinitySeconds != 0 && seconds == 0 {
 		l.wait(LostPin{Service: p.identity}, generation)
