@@ -377,8 +377,8 @@ func report(b *tracker.Batch, n holdKey, s *heldService) {
 	b.Report(place, []objects.Problem{{
 		Source: place, Severity: objects.Warning, Reason: objects.ReasonEndpointsHeld,
 		Object: objects.ObjectID{Kind: objects.KindService, Namespace: n.namespace, Name: n.name},
-		Message: fmt.Sprintf("its %d ready %s endpoints vanished at once and none was seen terminating; they are "+
-			"served on for %v, or until one is ready (kubernetes.staleEndpointTimeout)",
+		Message: fmt.Sprintf("its %d ready %s endpoints vanished at once and none was seen terminating; they stay "+
+			"in use for %v, or until one is ready (kubernetes.staleEndpointTimeout)",
 			s.lost, n.family, s.until.Sub(s.since)),
 	}})
 }

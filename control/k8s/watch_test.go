@@ -321,11 +321,11 @@ func TestHoldCanBeSwitched(t *testing.T) {
 	}
 	s.Delete(slice("a", "a-1"), slice("a", "a-2"))
 	w.settle(t)
-	if got, held := w.tracker.Changes().Len(), w.problems("they are served on for 1h0m0s"); got != 0 || held != 1 {
+	if got, held := w.tracker.Changes().Len(), w.problems("they stay in use for 1h0m0s"); got != 0 || held != 1 {
 		t.Errorf("all slices vanished: %d changes and %d problems, want it held", got, held)
 	}
 	w.watcher.SetStaleEndpointTimeout(0)
-	if got, held := w.tracker.Changes().Len(), w.problems("they are served on for 1h0m0s"); got != 2 || held != 0 {
+	if got, held := w.tracker.Changes().Len(), w.problems("they stay in use for 1h0m0s"); got != 2 || held != 0 {
 		t.Errorf("switched off: %d changes and %d problems, want both slices gone", got, held)
 	}
 }

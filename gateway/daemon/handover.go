@@ -297,7 +297,7 @@ func (h *handOver) close() {
 func (h *handOver) checkIdentity(id string) error {
 	if id != "" && slices.Contains(h.predecessors, id) {
 		// No BarredError: it could start after the end of this process, as in a rollback.
-		return errors.New("the running process has already replaced the pod that asks, which is to end")
+		return errors.New("the running process has already replaced the pod that asks, which is being deleted")
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func ownership(
 			return p, tags, n
 		}
 		vlan, ok := l.(*netlink.Vlan)
-		// The index of a lower device in another namespace is of that namespace.
+		// If the lower device is in another namespace, its index is valid only there.
 		if !ok || int(n) == len(tags) || vlan.NetNsID != -1 {
 			return noLink, [2]nexthop.Tag{}, 0
 		}

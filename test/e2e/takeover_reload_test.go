@@ -221,7 +221,7 @@ func (l *lab) refusesPod(pod string, times int) {
 	if err := l.gate.LaunchNextOf(pod); err != nil {
 		l.t.Fatal(err)
 	}
-	v := l.awaitRefused(times, "the pod that asks, which is to end")
+	v := l.awaitRefused(times, "the pod that asks, which is being deleted")
 	if v.Ready != (times >= 5) {
 		l.t.Errorf("%s is ready %v after %d refusals: %q", pod, v.Ready, v.TakeOver.Asked, v.NotReady)
 	}

@@ -335,8 +335,8 @@ func (m *Members) acceptList(o *member, h *hello.Hello, before *member, now time
 }
 
 // announceAgain announces all VIPs of this gateway. Another member may have owned any of them while
-// hellos did not arrive. Its list is no help: the old list lacks VIPs that it got meanwhile, and
-// the new one lacks those that it gave up.
+// hellos did not arrive. Its list does not show which ones: the old list lacks VIPs that it gained
+// since, the new list lacks VIPs that it gave up.
 func (m *Members) announceAgain() {
 	pending := make(map[netip.Addr]bool, len(m.gained))
 	for _, vip := range m.gained {
