@@ -18,7 +18,7 @@ func (h *Handle) Copy(at Time, owner int, r *conn.Record) (Ref, Status) {
 	if g.copies[owner][f].Load() >= g.share[f] {
 		return 0, TableFull
 	}
-	mark := uint32(owner) << markOwnerShift
+	mark := uint32(owner)<<markOwnerShift | uint32(r.State.Ends())<<markEndsShift
 	if Proven(r.State) {
 		mark |= markProven
 	}
@@ -221,12 +221,15 @@ func Proven(s State) bool { return s > SynRecv && s <= TimeWaitBackend }
 
 // UpdateCopy changes a copy to the state of a record, which has the copy's tuples. A copy whose
 // handshake was proven here stays proven until the owner knows of the proof; a record without proof
-// that arrives later describes a new handshake. The copy also keeps three other facts that only
-// this gateway has seen until the owner's record shows them: an RST, packets after the owner's RST,
-// and the acknowledgement of a PROXY header.
+// that arrives later describes a new handshake. The copy also keeps facts that only this gateway has
+// seen until the owner's record shows them: FINs and the ACK of the last one, an RST, packets after
+// the owner's RST, and the acknowledgement of a PROXY header.
 func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 	f, mark := h.Flow(ref), h.t.markOf(ref)
 	known, reset := mark.Load()&markProven != 0, mark.Load()&markReset != 0
+	ends := conn.Ends(mark.Load() & markEndsMask >> markEndsShift)
+	mark.And(^uint32(markEndsMask))
+	mark.Or(uint32(r.State.Ends()) << markEndsShift)
 	if r.Reset {
 		mark.Or(markReset)
 	} else if reset {
@@ -252,6 +255,10 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 		if s == SynRecv && !known && Proven(m.State()) {
 			s = m.State()
 			h.change(ref) // the owner does not know
+		} else if Proven(s) && Proven(m.State()) {
+			if s = s.Merge(m.State(), ends); s != r.State {
+				h.change(ref) // the owner does not know
+			}
 		}
 		n := m
 		switch {
@@ -261,7 +268,7 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 		default:
 			n = m.WithState(s).At(now.Ticks()) &^ conn.MetaNotes
 		}
-		if s == r.State {
+		if Proven(s) == Proven(r.State) {
 			if n = r.ResetCopy(m, n, reset, now.Ticks()); n.Reset() != r.Reset && s.Connection() {
 				h.change(ref) // the owner does not know
 			}

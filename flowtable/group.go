@@ -22,6 +22,8 @@ import (
 //	24  markEarlier       of a copy: it was made before this gateway was in step, so its flow may be old
 //	25  markMissed        the record has changed, and a ring of changes had no room; it stays set when
 //	                      another flow gets the record
+//	26  markEndsShift     3 bits, of a copy: the ends of the connection in its owner's last record
+//	                      (conn.Ends)
 //
 // # Copies
 //
@@ -54,6 +56,8 @@ const (
 	markOwnerShift   = 16
 	markEarlier      = 1 << 24
 	markMissed       = 1 << 25
+	markEndsShift    = 26
+	markEndsMask     = (1<<conn.EndsBits - 1) << markEndsShift
 )
 
 // MaxOwners is the maximum number of other gateways of whose flows a table has copies.

@@ -574,6 +574,65 @@ func TestCopyIsItsFlow(t *testing.T) {
 	}
 }
 
+// TestEndsStay: a copy keeps the ends of its connection that packets have shown here, and the owner
+// is to learn of them, until the owner's record shows them. Those that it has shown it may revoke.
+func TestEndsStay(t *testing.T) {
+	tb, h := groupTable(t, 100, 100)
+	const fin = header.TCPFIN | header.TCPACK
+	for n, k := range []struct {
+		owner []State // of its records
+		here  []Side  // FINs after the first record; the ACK of the last FIN follows two
+		want  State
+		told  bool
+	}{
+		{[]State{Established, Established}, []Side{ClientSide}, FinClient, true},
+		{[]State{Established, Established}, []Side{ReplySide}, FinBackend, true},
+		{[]State{Established, FinClient}, []Side{ClientSide}, FinClient, false},
+		{[]State{Established, FinClient}, []Side{ReplySide}, LastAckClient, true},
+		{[]State{Established, FinBackend}, []Side{ClientSide}, LastAckBackend, true},
+		{[]State{Established, Established}, []Side{ReplySide, ClientSide}, TimeWaitBackend, true},
+		{[]State{Established, FinClient}, []Side{ReplySide, ClientSide}, TimeWaitClient, true},
+		{[]State{Established, TimeWaitClient}, []Side{ReplySide, ClientSide}, TimeWaitClient, false},
+		{[]State{FinClient, Established}, nil, Established, false},
+		{[]State{LastAckClient, FinBackend}, nil, FinBackend, false},
+		{[]State{FinClient, FinClient}, []Side{ReplySide}, TimeWaitClient, true},
+		{[]State{FinClient, Established}, []Side{ReplySide}, FinBackend, true},
+		{[]State{FinBackend, LastAckBackend}, []Side{ClientSide}, TimeWaitBackend, true},
+	} {
+		rec := foreign(n%2 == 1, uint32(n), k.owner[0])
+		r, s := h.Copy(bootTime, 1, &rec)
+		if s != Created {
+			t.Fatal(s)
+		}
+		for _, side := range k.here {
+			h.Observe(r, side, seg(side, fin), bootTime)
+		}
+		if m := h.Flow(r).State(); len(k.here) > 0 && (m == LastAckClient || m == LastAckBackend) {
+			first := Side(b2i(m == LastAckBackend))
+			h.Observe(r, first, seg(first, header.TCPACK), bootTime)
+		}
+		h.Publish()
+		tb.Changed(func(Ref) {})
+		told := 0
+		rec.State = k.owner[1]
+		h.UpdateCopy(r, &rec, bootTime)
+		h.Publish()
+		tb.Changed(func(Ref) { told++ })
+		if got := h.Flow(r).State(); got != k.want || (told > 0) != k.told {
+			t.Errorf("records %v, FINs here of %v: %v, to tell %t; want %v, %t", k.owner, k.here, got, told > 0, k.want,
+				k.told)
+		}
+		rec.State = h.Flow(r).State() // the owner knows
+		h.UpdateCopy(r, &rec, bootTime)
+		rec.State = Established // the owner has revoked them
+		if h.UpdateCopy(r, &rec, bootTime); h.Flow(r).State() != Established {
+			t.Errorf("records %v, FINs here of %v: %v after the owner has revoked them", k.owner, k.here,
+				h.Flow(r).State())
+		}
+		validate(t, tb)
+	}
+}
+
 // TestCopyOfResetFlow: a flow that is made of a record with an RST is live, and has the RST until
 // the owner's record has none. It ends as any other.
 func TestCopyOfResetFlow(t *testing.T) {

@@ -79,6 +79,63 @@ func (s State) otherFin(from Side) State {
 	return s
 }
 
+// Ends are the ends of a connection that packets have shown, a bit each: the client's FIN, the
+// backend's, and the ACK of the last FIN.
+type Ends uint8
+
+const (
+	endClient Ends = 1 << iota
+	endBackend
+	endAcked
+
+	endFINs  = endClient | endBackend
+	EndsBits = 3
+)
+
+// Ends returns the ends that packets have shown.
+func (s State) Ends() Ends {
+	switch s {
+	case FinClient:
+		return endClient
+	case FinBackend:
+		return endBackend
+	case LastAckClient, LastAckBackend:
+		return endFINs
+	case TimeWaitClient, TimeWaitBackend:
+		return endFINs | endAcked
+	}
+	return 0
+}
+
+// Merge returns s, and the ends of another gateway's state o of the connection that are not in
+// known. The side that closed first in s stays the first one. Both states have a proven handshake.
+func (s State) Merge(o State, known Ends) State {
+	more := o.Ends() &^ s.Ends() &^ known
+	if more == 0 {
+		return s
+	}
+	order := o
+	if s.Ends() != 0 {
+		order = s
+	}
+	client, all := order != FinBackend && order != LastAckBackend && order != TimeWaitBackend, s.Ends()|more
+	switch {
+	case all&endFINs == 0:
+		return s
+	case all&endFINs == endClient:
+		return FinClient
+	case all&endFINs == endBackend:
+		return FinBackend
+	case all == endFINs && client:
+		return LastAckClient
+	case all == endFINs:
+		return LastAckBackend
+	case client:
+		return TimeWaitClient
+	}
+	return TimeWaitBackend
+}
+
 // Open reports whether a backend has answered, and the connection is not over.
 func (s State) Open() bool { return s >= SynRecv && s <= FinBackend }
 

@@ -1130,8 +1130,8 @@ func (l *lab) at(id int, c *connection, do func(h *flowtable.Handle, r flowtable
 }
 
 // TestLateSighting: the owner learns which packets passed another gateway while the two were not
-// connected (the proof of a handshake, an RST, and data after an RST), although the records of its
-// flows take several frames.
+// connected (the proof of a handshake, the ends of a connection, an RST, and data after an RST),
+// although the records of its flows take several frames.
 func TestLateSighting(t *testing.T) {
 	lateSighting := func(killed bool) func(*testing.T) {
 		return func(t *testing.T) {
@@ -1142,9 +1142,12 @@ func TestLateSighting(t *testing.T) {
 			l.settle(time.Second)
 			young, reset, alive := newConnection(families[0], 1000), newConnection(families[0], 1001),
 				newConnection(families[0], 1002)
-			for _, c := range []*connection{reset, alive} {
+			half, closed := newConnection(families[0], 1003), newConnection(families[0], 1004)
+			for _, c := range []*connection{reset, alive, half, closed} {
 				c.establish(l, 0)
 			}
+			half.passes(l, 0, "the backend's FIN", headertest.TCP(half.backend, half.source, fin|ack), half.vip,
+				half.client)
 			l.send(0, headertest.TCP(alive.client, alive.vip, headertest.RST|ack))
 			l.take(0)
 			young.syn(l, 0)
@@ -1164,6 +1167,9 @@ func TestLateSighting(t *testing.T) {
 			data := headertest.TCP(alive.client, alive.vip, psh|ack)
 			data.Payload = []byte("alive")
 			alive.passes(l, 1, "data", data, alive.source, alive.backend)
+			half.passes(l, 1, "the client's FIN", headertest.TCP(half.client, half.vip, fin|ack), half.source,
+				half.backend)
+			closed.close(l, 1)
 			l.settle(400 * time.Millisecond)
 			if s := l.state(0, young); !killed && s != flowtable.SynRecv {
 				t.Errorf("while the network is cut, the flow is %v", s)
@@ -1173,11 +1179,21 @@ func TestLateSighting(t *testing.T) {
 				l.start(0, 1, true)
 			}
 			l.settle(time.Second)
-			for _, c := range []*connection{young, reset, alive} {
-				var r group.Record
-				l.at(0, c, func(h *flowtable.Handle, ref flowtable.Ref) { h.Record(ref, &r) })
-				if r.State != flowtable.Established || r.Reset != (c == reset) {
-					t.Errorf("after that, the flow of %s is %v, reset %t", c.client, r.State, r.Reset)
+			for _, c := range []*connection{young, reset, alive, half, closed} {
+				want := flowtable.Established
+				switch c {
+				case half:
+					want = flowtable.LastAckBackend
+				case closed:
+					want = flowtable.TimeWaitClient
+				}
+				for id := range l.gateways {
+					var r group.Record
+					l.at(id, c, func(h *flowtable.Handle, ref flowtable.Ref) { h.Record(ref, &r) })
+					if r.State != want || r.Reset != (c == reset) {
+						t.Errorf("after that, the flow of %s at gateway %d is %v, reset %t, want %v", c.client, id,
+							r.State, r.Reset, want)
+					}
 				}
 			}
 			l.settle(40 * time.Second)
