@@ -475,11 +475,14 @@ func (h *Handle) ApplyCopyState(ref Ref, seen CopyState, now Time) {
 	if s == UDPAssured && f.State() == UDPReplied {
 		observe(ClientSide, 0)
 	}
-	if s < Established || s > TimeWaitBackend || f.Proto() != header.ProtoTCP {
+	if !Proven(s) {
 		return
 	}
 	if f.State() == SynRecv {
 		observe(ClientSide, header.TCPACK)
+	}
+	if s >= Established && f.State() == Unconfirmed { // SCTP
+		observe(ReplySide, header.TCPACK)
 	}
 	first, both := ClientSide, s >= LastAckClient
 	if s == FinBackend || s == LastAckBackend || s == TimeWaitBackend {

@@ -633,6 +633,45 @@ func TestEndsStay(t *testing.T) {
 	}
 }
 
+// TestSawAssociation: the owner of an association learns of its handshake and of its end as packets
+// show them at another gateway.
+func TestSawAssociation(t *testing.T) {
+	_, h := groupTable(t, 100, 100)
+	_, member := groupTable(t, 100, 100)
+	for n, together := range []bool{false, true} {
+		f := newFlow(header.ProtoSCTP, n == 1, uint32(n))
+		f.Tracked = true
+		r := h.mustCreate(t, bootTime, f)
+		h.Observe(r, ReplySide, Segment{Flags: header.TCPSYN | header.TCPACK}, bootTime)
+		var rec conn.Record
+		h.Record(r, &rec)
+		c, s := member.Copy(bootTime, 1, &rec)
+		if s != Created {
+			t.Fatal(s)
+		}
+		for _, step := range []struct {
+			from  Side
+			flags uint8
+			want  State
+		}{
+			{ClientSide, header.TCPACK, Unconfirmed},
+			{ReplySide, header.TCPACK, Established},
+			{ClientSide, header.TCPFIN | header.TCPACK, FinClient},
+			{ReplySide, header.TCPFIN | header.TCPACK, LastAckClient},
+			{ClientSide, header.TCPACK, TimeWaitClient},
+		} {
+			member.Observe(c, step.from, Segment{Flags: step.flags}, bootTime)
+			if together && step.want != TimeWaitClient {
+				continue
+			}
+			h.Saw(r, member.Sight(c), bootTime)
+			if at := h.Flow(r).State(); at != step.want || member.Flow(c).State() != step.want {
+				t.Errorf("the owner's flow is %v, the copy %v, want %v", at, member.Flow(c).State(), step.want)
+			}
+		}
+	}
+}
+
 // TestCopyOfResetFlow: a flow that is made of a record with an RST is live, and has the RST until
 // the owner's record has none. It ends as any other.
 func TestCopyOfResetFlow(t *testing.T) {
