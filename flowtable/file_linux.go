@@ -119,8 +119,11 @@ func (f *File) open(path string, c Config, now Time, resize Resize) error {
 		return err
 	}
 	f.Recovery = Recovery{Fresh: true, Why: why, Unread: why != mapped.NewFile}
-	var err error
-	f.Table, err = New(f.file.Mem, c)
+	incarnation, err := uint64(1), error(nil)
+	if c.Group {
+		incarnation |= unnoted
+	}
+	f.Table, err = format(f.file.Mem, c, incarnation)
 	return err
 }
 

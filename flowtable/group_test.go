@@ -356,6 +356,69 @@ func TestDamagedHeldPort(t *testing.T) {
 	}
 }
 
+// TestLossesAreNoted: a process that is killed after it has dropped flows leaves a note of that for
+// the next one, until the group knows of the loss.
+func TestLossesAreNoted(t *testing.T) {
+	c := Config{IPv4Flows: 100, Timeouts: DefaultTimeouts(), Group: true}
+	small := c
+	small.IPv4Flows = 2
+	size, err := Size(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	move := func(c Config, force bool) func(*testing.T, []byte) *Table {
+		return func(t *testing.T, mem []byte) *Table {
+			old, err := openView(mem, Config{IPv4Flows: 100, Timeouts: c.Timeouts, Group: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			tb, _, err := moveFlows(old, readerOf(headVersion), heapMemory(size), c, bootTime, force)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return tb
+		}
+	}
+	inPlace := func(t *testing.T, mem []byte) *Table { tb, _, _ := recovered(t, mem, c, bootTime); return tb }
+	for _, k := range []struct {
+		name   string
+		lose   func(t *testing.T, mem []byte) *Table
+		damage func(h *Handle, live, held Ref)
+		noted  bool
+	}{
+		{"nothing is lost", inPlace, func(*Handle, Ref, Ref) {}, false},
+		{"a flow", inPlace, func(h *Handle, live, _ Ref) { h.Flow(live).sum++ }, true},
+		{"a held port", inPlace, func(h *Handle, _, held Ref) { h.Flow(held).sum++ }, true},
+		{"nothing is lost by a move", move(c, false), func(*Handle, Ref, Ref) {}, false},
+		{"a flow of a moved table", move(c, false), func(h *Handle, live, _ Ref) { h.Flow(live).sum++ }, true},
+		{"flows that do not fit", move(small, true), func(*Handle, Ref, Ref) {}, true},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			tb, h := testTableOf(t, c)
+			for n := range uint32(4) {
+				h.mustCreate(t, bootTime, tracked(false, 10+n))
+			}
+			live, held := h.mustCreate(t, bootTime, tracked(false, 1)), h.mustCreate(t, bootTime, tracked(false, 2))
+			h.Tell(held)
+			h.Delete(held)
+			k.damage(h, live, held)
+			tb = k.lose(t, copyOf(tb.mem))
+			c := c
+			c.IPv4Flows = tb.arenas[0].flows
+			for range 2 {
+				var rec Recovery
+				if tb, _, rec = recovered(t, copyOf(tb.mem), c, bootTime); rec.Unnoted != k.noted || rec.Damaged != 0 {
+					t.Errorf("the next process: %+v, want unnoted losses: %t", rec, k.noted)
+				}
+			}
+			tb.NoteLosses()
+			if _, _, rec := recovered(t, copyOf(tb.mem), c, bootTime); rec.Unnoted {
+				t.Error("the loss was noted")
+			}
+		})
+	}
+}
+
 func TestHoldPort(t *testing.T) {
 	tb, h := groupTable(t, 100, 0)
 	rec := foreign(false, 1, Established)

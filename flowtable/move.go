@@ -22,7 +22,8 @@ func moveFlows(old *Table, read func(conn.Meta) conn.Meta, mem []byte, c Config,
 		return nil, Recovery{}, err
 	}
 	t.head.incarnation = old.head.incarnation + 1
-	rec := Recovery{Moved: true, FoundFlows: old.head.flows, FoundVersion: old.head.version}
+	rec := Recovery{Moved: true, Unnoted: t.head.incarnation&unnoted != 0, FoundFlows: old.head.flows,
+		FoundVersion: old.head.version}
 	m := mover{h: &Handle{t: t, secret: &t.secret}, old: old, now: now.Ticks(), force: force, rec: &rec,
 		read: read}
 	for f := range t.arenas {
@@ -74,7 +75,7 @@ func (m *mover) flow(from, to *arena, i uint32, w conn.Meta) error {
 	hs := m.h.secret.both(from, i)
 	switch {
 	case !f.whole(w, &hs, m.now):
-		m.rec.torn(w)
+		m.h.t.torn(m.rec, w)
 		return nil
 	case m.h.t.lifetimes.Expired(w, m.now) && !m.h.t.Grouped():
 		m.rec.Expired++
@@ -96,7 +97,7 @@ func (m *mover) flow(from, to *arena, i uint32, w conn.Meta) error {
 	}
 	switch {
 	case result == taken:
-		m.rec.torn(w) // two records have one key, as in recoverFlow
+		m.h.t.torn(m.rec, w) // two records have one key, as in recoverFlow
 	case m.force:
 		m.lose(w, hs[ReplySide])
 	default:
@@ -108,6 +109,9 @@ func (m *mover) flow(from, to *arena, i uint32, w conn.Meta) error {
 // lose counts a flow that does not fit. Its backend may still answer, so its port rests.
 func (m *mover) lose(w conn.Meta, reply uint64) {
 	m.rec.Lost++
+	if m.h.t.Grouped() {
+		m.h.t.head.incarnation |= unnoted
+	}
 	if until := m.h.t.restsUntil(w, m.now); until.Since(m.now) > 0 {
 		m.h.t.restingOf(w.Proto()).begin(reply, until)
 	}
@@ -123,12 +127,14 @@ func (m *mover) held(from, to *arena, i uint32, w conn.Meta) error {
 		to.copyFrom(from, at, i, w)
 		if result = m.h.recoverHeld(to, at); result == inserted {
 			to.fresh.Store(at + 1)
+		} else {
+			to.flow(at).meta.Store(0)
 		}
 	}
 	switch {
 	case result == inserted:
 	case result == taken:
-		m.rec.torn(w)
+		m.h.t.torn(m.rec, w)
 	case m.force:
 		m.lose(w, m.h.secret.both(from, i)[ReplySide])
 	default:

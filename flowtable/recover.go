@@ -3,6 +3,7 @@ package flowtable
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
@@ -36,6 +37,9 @@ type Recovery struct {
 	Unread bool
 	// Missing: Fresh, although the caller knows that an earlier process had a table.
 	Missing bool
+	// Unnoted: in a table of a group, an earlier Recovery was Fresh, or had Damaged or Lost, and
+	// NoteLosses was not called after it.
+	Unnoted bool
 }
 
 // Recover recovers the table that a dead process left in mem. It uses only the records and rebuilds
@@ -49,7 +53,7 @@ func Recover(mem []byte, c Config, now Time) (*Table, Recovery, error) {
 		return nil, Recovery{}, err
 	}
 	t.head.incarnation++
-	var rec Recovery
+	rec := Recovery{Unnoted: t.head.incarnation&unnoted != 0}
 	for f := range t.arenas {
 		t.recoverArena(&t.arenas[f], now.Ticks(), &rec)
 	}
@@ -107,8 +111,11 @@ func (t *Table) recoverArena(a *arena, now Ticks, rec *Recovery) {
 		switch m := f.load(); {
 		case m.Held() && h.recoverHeld(a, i) == inserted:
 			last = i
-		case m.Held() && t.Grouped():
-			rec.torn(m)
+		case m.Held():
+			if t.Grouped() {
+				t.torn(rec, m)
+			}
+			f.meta.Store(0)
 		case !m.Held() && m.State() != None && h.recoverFlow(a, i, now, rec):
 			last = i
 			d.note(t, a, i, f.load())
@@ -119,13 +126,20 @@ func (t *Table) recoverArena(a *arena, now Ticks, rec *Recovery) {
 	t.leftover[family(a.v6)] = d.rings(now)
 }
 
-// torn counts a record that is dropped.
-func (r *Recovery) torn(m conn.Meta) {
+// torn counts a record, before it is dropped.
+func (t *Table) torn(r *Recovery, m conn.Meta) {
 	r.Torn++
-	if !m.Pending() || m.Held() {
-		r.Damaged++
+	if m.Pending() && !m.Held() {
+		return
+	}
+	r.Damaged++
+	if t.Grouped() {
+		atomic.OrUint64(&t.head.incarnation, unnoted)
 	}
 }
+
+// NoteLosses notes that the group knows of the flows that this Recovery and earlier ones have lost.
+func (t *Table) NoteLosses() { atomic.AndUint64(&t.head.incarnation, unnotedMask) }
 
 // recoverFlow makes the flow of one record live, or drops it.
 func (h *Handle) recoverFlow(a *arena, i uint32, now Ticks, rec *Recovery) bool {
@@ -134,11 +148,11 @@ func (h *Handle) recoverFlow(a *arena, i uint32, now Ticks, rec *Recovery) bool 
 	hs := h.secret.both(a, i)
 	switch {
 	case !f.whole(m, &hs, now):
-		rec.torn(m)
+		h.t.torn(rec, m)
 	case h.t.lifetimes.Expired(m, now) && !h.t.Grouped(): // in a group the sweep holds their ports
 		rec.Expired++
 	case h.reinsert(a, i, &hs) != inserted:
-		rec.torn(m)
+		h.t.torn(rec, m)
 	default:
 		rec.Recovered++
 		h.t.recovered[family(a.v6)][None]++
@@ -152,8 +166,8 @@ func (h *Handle) recoverFlow(a *arena, i uint32, now Ticks, rec *Recovery) bool 
 	return false
 }
 
-// recoverHeld keeps the port of an ended flow in use, or frees its record. It also returns taken if
-// the record is damaged or the table has no Group.
+// recoverHeld keeps the port of an ended flow in use. It returns taken, too, if the record is damaged
+// or the table has no Group.
 func (h *Handle) recoverHeld(a *arena, i uint32) (ins insertion) {
 	f := a.flow(i)
 	hs := h.secret.both(a, i)
@@ -164,8 +178,6 @@ func (h *Handle) recoverHeld(a *arena, i uint32) (ins insertion) {
 	}
 	if ins == inserted {
 		h.t.group.held[family(a.v6)].Add(1)
-	} else {
-		f.meta.Store(0)
 	}
 	return ins
 }

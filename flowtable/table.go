@@ -165,8 +165,15 @@ type head struct {
 	homes       [2]uint64
 	size        int64
 	secret      HashKey
-	incarnation uint64 // how often the memory was opened
+	incarnation uint64 // how often the memory was opened; the highest bit is unnoted
 }
+
+// unnoted: flows of a group were lost, and NoteLosses was not called (Recovery.Unnoted). The bit is
+// set before the memory lacks the first of them: the process may be killed at any instruction.
+const (
+	unnoted     = 1 << 63
+	unnotedMask = 1<<63 - 1
+)
 
 const headMagic = 0x656c626174776f6c // "lowtable", little endian
 
@@ -248,7 +255,10 @@ func (t *Table) describe(c *Config) head {
 }
 
 // New formats memory, which must be aligned to 64 bytes, and returns the empty table in it.
-func New(mem []byte, c Config) (*Table, error) {
+func New(mem []byte, c Config) (*Table, error) { return format(mem, c, 1) }
+
+// format is New with a first value of the head's incarnation.
+func format(mem []byte, c Config, incarnation uint64) (*Table, error) {
 	t, err := view(mem, &c)
 	if err != nil {
 		return nil, err
@@ -259,7 +269,7 @@ func New(mem []byte, c Config) (*Table, error) {
 	if h.secret == (HashKey{}) {
 		h.secret = randomKey()
 	}
-	h.incarnation = 1
+	h.incarnation = incarnation
 	t.secret = h.secret
 	*t.head = h
 	return t, nil
@@ -283,4 +293,4 @@ func heapMemory(size int64) []byte {
 }
 
 // Incarnation returns how often the memory was opened: 1 for a table made by New.
-func (t *Table) Incarnation() uint64 { return t.head.incarnation }
+func (t *Table) Incarnation() uint64 { return t.head.incarnation & unnotedMask }

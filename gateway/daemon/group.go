@@ -47,6 +47,9 @@ func (d *Daemon) joinGroup(workers int) (err error) {
 	if err != nil {
 		return err
 	}
+	if !taken {
+		d.flows.file.Table.NoteLosses() // members.New has written them to the disk
+	}
 	d.formerSources.Store(new(d.group.Former()))
 	d.flows.reader.Join(&flows.Group{Verdicts: d.group.Verdicts, Name: d.group.Name, HostLink: func(a netip.Addr) bool {
 		h := d.host.current()
@@ -88,9 +91,10 @@ func (d *Daemon) leaveGroup() error {
 
 // keepsAll reports whether a table has all flows and held ports of the previous process. If some
 // did not fit, or were damaged, their ports are free here, and other gateways may have copies: for
-// the group that is a loss of memory.
+// the group that is a loss of memory. A process that was killed before it wrote the loss to the
+// disk has left it to the next one.
 func keepsAll(r *flowtable.Recovery) bool {
-	return !r.Fresh && !r.Unread && r.Lost == 0 && r.Damaged == 0
+	return !r.Fresh && !r.Unread && !r.Unnoted && r.Lost == 0 && r.Damaged == 0
 }
 
 // ofSource counts the flows with a source address.
