@@ -68,6 +68,11 @@ func (d *Daemon) endCopies(node string) error {
 			of = append(of, m.Sources...)
 		}
 	}
+	for _, f := range d.members.last.Former {
+		if f.Name != node {
+			of = append(of, f.Sources...)
+		}
+	}
 	n, err := d.flows.reader.EndOf(of)
 	if n > 0 {
 		d.log.Warn("flows of other gateways are ended, because these may have removed this gateway from the group "+

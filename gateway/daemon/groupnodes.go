@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -130,8 +131,8 @@ func (m *groupNodes) why(node string) string {
 // rosterOf returns the list of members of Nodes, and reports the problems.
 func (d *Daemon) rosterOf(nodes []objects.GatewayNode) []config.GroupMember {
 	c, m := d.settings.config(), &d.members
-	in := roster.Input{Last: m.last.Members, Removed: m.last.Removed, Nodes: nodes, Port: uint16(c.Group.Port),
-		Check: c.CheckMember, Ended: func(string) bool { return false }}
+	in := roster.Input{Last: m.last.Members, Removed: m.last.Removed, Former: m.last.Former, Nodes: nodes,
+		Port: uint16(c.Group.Port), Check: c.CheckMember, Ended: func(string) bool { return false }}
 	if d.group != nil {
 		in.Ended, in.Running = d.group.Ended, true
 	}
@@ -165,7 +166,9 @@ func (d *Daemon) enforceMembers(list []config.GroupMember) error {
 
 // save notes the lists in force on the disk, if they have changed.
 func (m *groupNodes) save(next roster.Lists) error {
-	if !sameMembers(next.Members, m.last.Members) || !sameMembers(next.Removed, m.last.Removed) {
+	same := sameMembers(next.Members, m.last.Members) && sameMembers(next.Removed, m.last.Removed) &&
+		slices.EqualFunc(next.Former, m.last.Former, roster.Former.Equal)
+	if !same {
 		if err := m.file.Save(next); err != nil {
 			return fmt.Errorf("group.stateDir: %w", err)
 		}
@@ -174,9 +177,11 @@ func (m *groupNodes) save(next roster.Lists) error {
 	return nil
 }
 
-// forget forgets the removed gateways of which this one has no flow any more.
-func (m *groupNodes) forget(removed []config.GroupMember) error {
+// forget forgets the removed gateways of which this one has no flow any more, and the former source
+// addresses that no flow has. flows counts the flows with an address.
+func (m *groupNodes) forget(removed []config.GroupMember, flows func(netip.Addr) int) error {
 	next := m.last
+	next.Former = next.FormerExcept(func(a netip.Addr) bool { return flows(a) == 0 })
 	next.Removed = slices.DeleteFunc(slices.Clone(next.Removed), func(o config.GroupMember) bool {
 		return !hasMember(removed, o.Name)
 	})
@@ -257,7 +262,7 @@ func (d *Daemon) changeMembers(ctx context.Context) error {
 	}
 	m := &d.members
 	if err := d.handOver.unlessOffering(func() error {
-		return m.forget(d.group.View().Removed)
+		return m.forget(d.group.View().Removed, d.flows.ofSource)
 	}); err != nil && !errors.Is(err, errOffering) {
 		return err
 	}

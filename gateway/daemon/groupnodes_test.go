@@ -129,11 +129,11 @@ func TestRemovedMembers(t *testing.T) {
 		read("gw-b", "gw-a gw-c")
 	}
 	d := read("gw-b", "gw-a gw-c")
-	if err := d.members.forget(d.members.last.Removed); err != nil {
+	if err := d.members.forget(d.members.last.Removed, nil); err != nil {
 		t.Fatal(err)
 	}
 	d = read("gw-b", "gw-a gw-c")
-	if err := d.members.forget(nil); err != nil {
+	if err := d.members.forget(nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	read("", "gw-a gw-c gw-d")
@@ -145,6 +145,40 @@ func TestRemovedMembers(t *testing.T) {
 		}
 		read("", "gw-a gw-c gw-d")
 	}
+}
+
+// TestFormerAddress: a new gateway gets no address that a member had before, while flows have it,
+// also if an earlier process has noted that.
+func TestFormerAddress(t *testing.T) {
+	s, dir := k8stest.Start(t), t.TempDir()
+	for i, name := range []string{"gw-a", "gw-b"} {
+		s.Set(gatewayNode(name, i+1))
+	}
+	read := func(members string) *Daemon {
+		t.Helper()
+		d := groupDaemon(t, s, dir)
+		if err := d.readMembers(t.Context()); err != nil || inForce(d) != members {
+			t.Errorf("%v, members %s, want %s", err, inForce(d), members)
+		}
+		return d
+	}
+	read("gw-a gw-b")
+	moved := gatewayNode("gw-a", 4)
+	moved.Status = gatewayNode("gw-a", 1).Status
+	s.Set(moved)
+	read("gw-a gw-b")
+	taker := gatewayNode("gw-c", 3)
+	taker.Annotations = gatewayNode("gw-a", 1).Annotations
+	s.Set(taker)
+	d := read("gw-a gw-b")
+	if err := d.members.forget(nil, func(netip.Addr) int { return 1 }); err != nil {
+		t.Fatal(err)
+	}
+	d = read("gw-a gw-b")
+	if err := d.members.forget(nil, func(netip.Addr) int { return 0 }); err != nil {
+		t.Fatal(err)
+	}
+	read("gw-a gw-b gw-c")
 }
 
 // joined returns a Daemon of gw-a that is a member of its group, with the flow table of the process

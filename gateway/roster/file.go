@@ -2,6 +2,7 @@ package roster
 
 import (
 	"cmp"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,18 +23,53 @@ type Lists struct {
 	Members []config.GroupMember `json:"members"`
 	// Removed are the removed gateways whose flows this one may have.
 	Removed []config.GroupMember `json:"removed,omitempty"`
+	// Former are source addresses that gateways had before, by gateway: flows here may have them.
+	// No member has one.
+	Former []Former `json:"former,omitempty"`
 }
+
+// Former are source addresses that a gateway had before.
+type Former struct {
+	Name    string       `json:"name"`
+	Sources []netip.Addr `json:"sources"`
+}
+
+// Equal reports whether two Formers are the same.
+func (f Former) Equal(o Former) bool { return f.Name == o.Name && slices.Equal(f.Sources, o.Sources) }
 
 // Next returns the lists after a change of members.
 func (l *Lists) Next(members []config.GroupMember) Lists {
-	n := Lists{Members: members}
+	n := Lists{Members: members, Former: slices.Clone(l.Former)}
 	for _, m := range slices.Concat(l.Removed, l.Members) {
 		if !slices.ContainsFunc(members, func(o config.GroupMember) bool { return o.Name == m.Name }) {
 			n.Removed = append(n.Removed, m)
+			continue
 		}
+		n.Former = append(n.Former, Former{m.Name, m.Sources})
 	}
 	slices.SortFunc(n.Removed, func(a, b config.GroupMember) int { return cmp.Compare(a.Name, b.Name) })
+	n.Former = n.FormerExcept(func(a netip.Addr) bool {
+		return slices.ContainsFunc(members, func(o config.GroupMember) bool { return slices.Contains(o.Sources, a) })
+	})
 	return n
+}
+
+// FormerExcept returns Former without addresses for which gone is true. Each address is there once,
+// of the gateway that had it last.
+func (l *Lists) FormerExcept(gone func(netip.Addr) bool) (list []Former) {
+	seen := map[netip.Addr]bool{}
+	for _, f := range slices.Backward(l.Former) {
+		f.Sources = slices.DeleteFunc(slices.Clone(f.Sources), func(a netip.Addr) bool {
+			again := seen[a]
+			seen[a] = true
+			return again || gone(a)
+		})
+		if len(f.Sources) > 0 {
+			list = append(list, f)
+		}
+	}
+	slices.Reverse(list)
+	return list
 }
 
 // File is the file with the lists: a gateway that starts without the API server goes on with the

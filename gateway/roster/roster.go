@@ -33,6 +33,8 @@ type Input struct {
 	// Removed are gateways that were removed while this one has copies of their flows: until these
 	// have ended, their addresses can only be used by the same gateways.
 	Removed []config.GroupMember
+	// Former are as in Lists: until their flows have ended, only the same gateways can have them.
+	Former []Former
 }
 
 // New returns the list, by name, and the problems of Nodes, without their Source.
@@ -233,6 +235,12 @@ func (r *roster) separate() (again bool) {
 			again = true
 			continue
 		}
+		if a, name := r.former(e.member); name != "" {
+			e.refuse(field, "has %s, which Node %s had before, and connections from it are still open: choose other "+
+				"addresses, or wait for their end", a, name)
+			again = true
+			continue
+		}
 		for _, a := range e.addresses() {
 			if i := slices.IndexFunc(users[a], func(o *entry) bool { return o != e }); i >= 0 {
 				e.refuse(field, "has %s, which Node %s has, too: choose addresses that nothing else has", a,
@@ -273,6 +281,18 @@ func (r *roster) conflict(m *config.GroupMember) string {
 		}
 	}
 	return ""
+}
+
+// former returns an address of a new entry that another gateway had before, and that gateway's
+// name.
+func (r *roster) former(m *config.GroupMember) (a netip.Addr, name string) {
+	for _, f := range r.Former {
+		i := slices.IndexFunc(f.Sources, func(a netip.Addr) bool { return slices.Contains(m.Sources, a) })
+		if i >= 0 && f.Name != m.Name {
+			return f.Sources[i], f.Name
+		}
+	}
+	return a, ""
 }
 
 // addresses returns the source addresses and the address of the listener.

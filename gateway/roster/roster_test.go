@@ -68,6 +68,7 @@ func TestNew(t *testing.T) {
 		change func(n nodeList) nodeList
 		ended  string
 		gone   []int // gateways that were removed, and have flows here
+		former []Former
 		list   string
 		// problems are beginnings of "Node: field message", with the end after "…". SOURCES is the
 		// field of the annotation.
@@ -217,6 +218,17 @@ func TestNew(t *testing.T) {
 			o.Sources = "198.51.100.3,198.51.100.8"
 			return append(n[1:], o)
 		}, list: b, problems: []string{"gw-d: SOURCES has an address of Node gw-b, which was removed"}},
+		{name: "a new gateway with an address that a member had before",
+			former: []Former{{"gw-b", []netip.Addr{netip.MustParseAddr("198.51.100.7")}}},
+			change: func(n nodeList) nodeList { return append(n, node(3)) }, list: a + b,
+			problems: []string{"gw-d: SOURCES has 198.51.100.7, which Node gw-b had before, and connections from it " +
+				"are still open…; its gateway is no member of the group"}},
+		{name: "a member with an address that it had before",
+			former: []Former{{"gw-b", []netip.Addr{netip.MustParseAddr("198.51.100.9")}}},
+			change: func(n nodeList) nodeList {
+				n[0].Sources = "198.51.100.9,198.51.100.8"
+				return n
+			}, list: "gw-b 192.0.2.1:9473 198.51.100.9 198.51.100.8\n" + b},
 		{name: "eight gateways after one that was removed", gone: []int{9}, change: func(n nodeList) nodeList {
 			return append(n, nodes(8)[2:]...)
 		}, list: a + b + c + more},
@@ -252,6 +264,7 @@ func TestNew(t *testing.T) {
 				gone, _ := New(input(nil, []objects.GatewayNode{node(i)}))
 				in.Removed = append(in.Removed, gone...)
 			}
+			in.Former = tt.former
 			list, problems := New(in)
 			if got := describe(list, nil); got != tt.list {
 				t.Errorf("got\n%swant\n%s", got, tt.list)
@@ -383,6 +396,42 @@ func TestNext(t *testing.T) {
 	}
 }
 
+// TestFormer: the addresses that a member had before are noted until another one has them, or none
+// of their flows is left.
+func TestFormer(t *testing.T) {
+	of := func(sources ...string) (list []config.GroupMember) {
+		var n []objects.GatewayNode
+		for i, s := range sources {
+			o := node(i + 1)
+			o.Sources = s
+			n = append(n, o)
+		}
+		list, _ = New(input(nil, n))
+		return list
+	}
+	const first, second, third = "198.51.100.2,198.51.100.3", "198.51.100.4,198.51.100.5", "198.51.100.6,198.51.100.7"
+	l := Lists{Members: of(first, second)}
+	for _, c := range []struct {
+		members []config.GroupMember
+		want    string
+	}{
+		{of(first, second), "[]"},
+		{of(first, third), "[{gw-c [198.51.100.4 198.51.100.5]}]"},
+		{of(first, third), "[{gw-c [198.51.100.4 198.51.100.5]}]"},
+		{of("198.51.100.5,198.51.100.8", third), "[{gw-c [198.51.100.4]} {gw-b [198.51.100.2 198.51.100.3]}]"},
+		{of(first, "198.51.100.4,198.51.100.9"),
+			"[{gw-b [198.51.100.5 198.51.100.8]} {gw-c [198.51.100.6 198.51.100.7]}]"},
+	} {
+		if l = l.Next(c.members); fmt.Sprint(l.Former) != c.want {
+			t.Errorf("former addresses %v, want %s", l.Former, c.want)
+		}
+	}
+	l.Former = l.FormerExcept(func(a netip.Addr) bool { return a.As4()[3] != 7 })
+	if got := fmt.Sprint(l.Former); got != "[{gw-c [198.51.100.7]}]" {
+		t.Errorf("after the end of other flows: %s", got)
+	}
+}
+
 // TestFile: lists are read as they were saved; without a file there are none.
 func TestFile(t *testing.T) {
 	f := In(filepath.Join(t.TempDir(), "missing")) // Save makes it
@@ -390,12 +439,13 @@ func TestFile(t *testing.T) {
 		t.Errorf("without a file: %v, %v", got, err)
 	}
 	want, _ := New(input(nil, nodes(3)))
-	lists := Lists{Members: want[:2], Removed: want[2:]}
+	lists := Lists{Members: want[:2], Removed: want[2:], Former: []Former{{"gw-b", want[0].Sources}}}
 	if err := f.Save(lists); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := f.Load(); err != nil || describe(got.Members, nil) != describe(lists.Members, nil) ||
-		describe(got.Removed, nil) != describe(lists.Removed, nil) {
+		describe(got.Removed, nil) != describe(lists.Removed, nil) ||
+		fmt.Sprint(got.Former) != fmt.Sprint(lists.Former) {
 		t.Errorf("%v\n%+v\nwant\n%+v", err, got, lists)
 	}
 	if err := In(filepath.Join("/proc", "none")).Save(lists); err == nil {
