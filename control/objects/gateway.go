@@ -17,6 +17,8 @@ const AnnotationGroupSources = "sluice.dev/group-sources"
 // It is immutable.
 type GatewayNode struct {
 	Name string
+	// UID is another one after the Node was deleted and made again.
+	UID string
 	// Selected: its labels match the group's selector.
 	Selected bool
 	// OutOfService: it has the taint node.kubernetes.io/out-of-service, by which an administrator
@@ -32,7 +34,7 @@ type GatewayNode struct {
 // TrimGatewayNode copies the fields that are used. ok is false if the Node is no gateway of the
 // group: it has neither the labels nor the annotation.
 func TrimGatewayNode(in *corev1.Node, group labels.Selector) (n GatewayNode, ok bool) {
-	n = GatewayNode{Name: in.Name, Selected: group.Matches(labels.Set(in.Labels))}
+	n = GatewayNode{Name: in.Name, UID: string(in.UID), Selected: group.Matches(labels.Set(in.Labels))}
 	n.Sources, n.Annotated = in.Annotations[AnnotationGroupSources]
 	for _, a := range in.Status.Addresses {
 		if a.Type != corev1.NodeInternalIP {
@@ -50,7 +52,7 @@ func TrimGatewayNode(in *corev1.Node, group labels.Selector) (n GatewayNode, ok 
 
 // Equal reports whether two GatewayNodes are the same.
 func (n *GatewayNode) Equal(o *GatewayNode) bool {
-	return n.Name == o.Name && n.Selected == o.Selected && n.OutOfService == o.OutOfService &&
+	return n.Name == o.Name && n.UID == o.UID && n.Selected == o.Selected && n.OutOfService == o.OutOfService &&
 		n.Sources == o.Sources && n.Annotated == o.Annotated && slices.Equal(n.Addresses, o.Addresses)
 }
 

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,6 +78,14 @@ func (d *Daemon) readMembersOnce(patient bool) error {
 	c, m := d.settings.config(), &d.members
 	nodes, state := d.inputs.kubernetes.Gateways().Nodes()
 	list := m.last.Members
+	if state.Synced && m.replaced(c, nodes) {
+		if d.handOver.in(preparing) {
+			return errRemoved
+		}
+		if err := d.forgetGroup(); err != nil {
+			return err
+		}
+	}
 	switch {
 	case state.Synced:
 		list = d.rosterOf(nodes)
@@ -99,7 +108,23 @@ func (d *Daemon) readMembersOnce(patient bool) error {
 			"annotation %s with two source addresses of each family%s", node, c.Group.Nodes,
 			objects.AnnotationGroupSources, m.why(node))
 	}
-	return d.enforceMembers(list)
+	return d.enforceMembers(list, uidOf(c, nodes))
+}
+
+// replaced reports whether this gateway's Node was deleted and made again since the lists in force
+// were written: then other gateways may have removed this one for good.
+func (m *groupNodes) replaced(c *config.Configuration, nodes []objects.GatewayNode) bool {
+	uid := uidOf(c, nodes)
+	return uid != "" && m.last.UID != "" && uid != m.last.UID
+}
+
+// uidOf returns the UID of this gateway's Node, or "".
+func uidOf(c *config.Configuration, nodes []objects.GatewayNode) string {
+	node, _ := c.Node() // checked at start
+	if i := slices.IndexFunc(nodes, func(n objects.GatewayNode) bool { return n.Name == node }); i >= 0 {
+		return nodes[i].UID
+	}
+	return ""
 }
 
 // forgetGroup ends all flows in the table, and forgets the group: the other gateways have removed
@@ -150,11 +175,13 @@ func (d *Daemon) rosterOf(nodes []objects.GatewayNode) []config.GroupMember {
 	return list
 }
 
-// enforceMembers writes a list to the disk, and puts it in force.
-func (d *Daemon) enforceMembers(list []config.GroupMember) error {
+// enforceMembers writes a list to the disk, and puts it in force. uid is the one of this gateway's
+// Node, or "".
+func (d *Daemon) enforceMembers(list []config.GroupMember, uid string) error {
 	m := &d.members
-	before := m.last.Members
-	if err := m.save(m.last.Next(list)); err != nil {
+	before, next := m.last.Members, m.last.Next(list)
+	next.UID = cmp.Or(uid, next.UID)
+	if err := m.save(next); err != nil {
 		return err
 	}
 	if !sameMembers(list, before) {
@@ -166,7 +193,8 @@ func (d *Daemon) enforceMembers(list []config.GroupMember) error {
 
 // save notes the lists in force on the disk, if they have changed.
 func (m *groupNodes) save(next roster.Lists) error {
-	same := sameMembers(next.Members, m.last.Members) && sameMembers(next.Removed, m.last.Removed) &&
+	same := next.UID == m.last.UID && sameMembers(next.Members, m.last.Members) &&
+		sameMembers(next.Removed, m.last.Removed) &&
 		slices.EqualFunc(next.Former, m.last.Former, roster.Former.Equal)
 	if !same {
 		if err := m.file.Save(next); err != nil {
@@ -266,15 +294,15 @@ func (d *Daemon) changeMembers(ctx context.Context) error {
 	}); err != nil && !errors.Is(err, errOffering) {
 		return err
 	}
-	list := d.rosterOf(nodes)
-	node, _ := d.settings.config().Node() // checked at start
-	switch {
+	list, c := d.rosterOf(nodes), d.settings.config()
+	node, _ := c.Node() // checked at start
+	switch uid := uidOf(c, nodes); {
 	case len(list) == 0:
 		return errors.New("no Node is a member any more, so the API server may have lost its objects")
-	case !hasMember(list, node):
+	case !hasMember(list, node) || m.replaced(c, nodes):
 		return errRemoved
-	case !sameMembers(list, m.last.Members):
-		if err := d.enforceMembers(list); err != nil {
+	case !sameMembers(list, m.last.Members) || m.last.UID != uid:
+		if err := d.enforceMembers(list, uid); err != nil {
 			return err
 		}
 		d.host.applySources()

@@ -20,7 +20,9 @@ import (
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/gateway/roster"
+	"sluice.dev/sluice/gateway/sources"
 	"sluice.dev/sluice/internal/boottime"
+	"sluice.dev/sluice/internal/statefile"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/test/bed/certs"
@@ -212,6 +214,8 @@ func kill(t *testing.T, d *Daemon) {
 // member again, because others may have given the ports of these flows to other clients.
 func TestRemovedGatewayReturns(t *testing.T) {
 	own := gatewayNode("gw-a", 1)
+	again := own.DeepCopy()
+	own.UID, again.UID = "made first", "made again"
 	for _, c := range []struct {
 		name   string
 		end    func(t *testing.T, s *k8stest.Server, d *Daemon)
@@ -241,7 +245,23 @@ func TestRemovedGatewayReturns(t *testing.T) {
 		}, 0},
 		{"while it did not run", func(_ *testing.T, s *k8stest.Server, _ *Daemon) {
 			s.Delete(own)
-			time.AfterFunc(300*time.Millisecond, func() { s.Set(own) })
+			time.AfterFunc(300*time.Millisecond, func() { s.Set(again) })
+		}, 0},
+		{"and made a member again while it did not run", func(_ *testing.T, s *k8stest.Server, _ *Daemon) {
+			s.Delete(own)
+			s.Set(again)
+		}, 0},
+		{"before a reboot, and its table is on a disk", func(t *testing.T, _ *k8stest.Server, d *Daemon) {
+			file := filepath.Join(d.settings.config().StateDir, sources.Name)
+			text, err := os.ReadFile(file)
+			must(t, err)
+			boot, err := statefile.Boot()
+			must(t, err)
+			other := strings.Replace(string(text), boot, "an earlier boot", 1)
+			if other == string(text) {
+				t.Fatalf("%s has no boot: %s", file, text)
+			}
+			must(t, os.WriteFile(file, []byte(other), 0o600))
 		}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {

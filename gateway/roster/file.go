@@ -21,6 +21,8 @@ const version = 1
 type Lists struct {
 	// Members are the members in force.
 	Members []config.GroupMember `json:"members"`
+	// UID is the one of this gateway's Node; empty: it is not known.
+	UID string `json:"uid,omitempty"`
 	// Removed are the removed gateways whose flows this one may have.
 	Removed []config.GroupMember `json:"removed,omitempty"`
 	// Former are source addresses that gateways had before, by gateway: flows here may have them.
@@ -39,7 +41,7 @@ func (f Former) Equal(o Former) bool { return f.Name == o.Name && slices.Equal(f
 
 // Next returns the lists after a change of members.
 func (l *Lists) Next(members []config.GroupMember) Lists {
-	n := Lists{Members: members, Former: slices.Clone(l.Former)}
+	n := Lists{Members: members, UID: l.UID, Former: slices.Clone(l.Former)}
 	for _, m := range slices.Concat(l.Removed, l.Members) {
 		if !slices.ContainsFunc(members, func(o config.GroupMember) bool { return o.Name == m.Name }) {
 			n.Removed = append(n.Removed, m)

@@ -212,11 +212,12 @@ func Drop(memory string, gone []netip.Addr) error {
 }
 
 // Noted reports whether the flow table may have flows of other gateways of the group: the file
-// beside it exists, and was not written by Dissolve.
+// beside it exists, was written in this boot, and was not written by Dissolve.
 func Noted(memory string) bool {
 	var table inMemory
 	err := statefile.Load(filepath.Join(memory, Name), version, &table)
-	return err == nil && table.Incarnation != 0
+	boot, unknown := statefile.Boot()
+	return err == nil && table.Incarnation != 0 && (table.Boot == "" || unknown == nil && table.Boot == boot)
 }
 
 // Forget removes the file beside the flow table. The caller also ends the flows in the table.

@@ -72,6 +72,29 @@ func (n *node) reach(s *Sources, used ...netip.Addr) (opened bool) {
 	return opened
 }
 
+// TestNotedInThisBoot: a file of an earlier boot says nothing about the flow table.
+func TestNotedInThisBoot(t *testing.T) {
+	n := newNode(t)
+	n.start(false)
+	if !Noted(n.memory) {
+		t.Error("in the same boot")
+	}
+	var table inMemory
+	file := filepath.Join(n.memory, Name)
+	if err := statefile.Load(file, version, &table); err != nil {
+		t.Fatal(err)
+	}
+	for boot, want := range map[string]bool{"": true, "an earlier one": false} {
+		table.Boot = boot
+		if err := statefile.Save(file, &table); err != nil {
+			t.Fatal(err)
+		}
+		if got := Noted(n.memory); got != want {
+			t.Errorf("boot %q: %t, want %t", boot, got, want)
+		}
+	}
+}
+
 // TestLife follows a gateway from its first start.
 func TestLife(t *testing.T) {
 	n := newNode(t)
