@@ -26,8 +26,11 @@ const nodesWithin = 10 * time.Second
 
 // groupNodes makes the list of members from Nodes (package roster).
 type groupNodes struct {
-	file     roster.File
-	last     roster.Lists // in force
+	file roster.File
+	last roster.Lists // in force
+	// anew: no earlier process has left flows, so other gateways may have removed this one since
+	// the lists were written.
+	anew     bool
 	reported []objects.Problem
 }
 
@@ -46,6 +49,7 @@ func (d *Daemon) readMembers(ctx context.Context) (err error) {
 	if node, _ := c.Node(); !hasMember(m.last.Members, node) {
 		m.last = roster.Lists{} // of a gateway with another name
 	}
+	m.anew = !d.handOver.in(preparing) && !sources.Noted(c.StateDir)
 	d.inputs.read(&d.life)
 	g, tooLong, before := d.inputs.kubernetes.Gateways(), time.After(nodesWithin), ""
 	for patient := !d.handOver.in(preparing); ; {
@@ -135,7 +139,11 @@ func (d *Daemon) forgetGroup() error {
 		return err
 	}
 	defer r.Close()
-	if err := sources.Forget(d.settings.config().StateDir); err != nil {
+	c := d.settings.config()
+	if err := sources.Void(c.Group.StateDir); err != nil {
+		return fmt.Errorf("group.stateDir: %w", err)
+	}
+	if err := sources.Forget(c.StateDir); err != nil {
 		return fmt.Errorf("stateDir: %w", err)
 	}
 	r.EndAll()
@@ -158,8 +166,12 @@ func (d *Daemon) rosterOf(nodes []objects.GatewayNode) []config.GroupMember {
 	c, m := d.settings.config(), &d.members
 	in := roster.Input{Last: m.last.Members, Removed: m.last.Removed, Former: m.last.Former, Nodes: nodes,
 		Port: uint16(c.Group.Port), Check: c.CheckMember, Ended: func(string) bool { return false }}
-	if d.group != nil {
+	node, _ := c.Node() // checked at start
+	switch {
+	case d.group != nil:
 		in.Ended, in.Running = d.group.Ended, true
+	case m.anew: // another Node may have got its addresses
+		in.Last = slices.DeleteFunc(slices.Clone(in.Last), func(o config.GroupMember) bool { return o.Name == node })
 	}
 	list, problems := roster.New(in)
 	from := objects.Source{Kind: k8s.Kind, Path: "nodes of the group"}

@@ -183,6 +183,47 @@ func TestFormerAddress(t *testing.T) {
 	read("gw-a gw-b gw-c")
 }
 
+// TestAddressOfAnother: a gateway without flows of an earlier process, which others may have
+// removed since its list was written, is no member while another Node has its addresses. They are
+// closed when it is one again.
+func TestAddressOfAnother(t *testing.T) {
+	s, dir := k8stest.Start(t), t.TempDir()
+	authority, err := certs.New()
+	must(t, err)
+	must(t, authority.Write(dir, "gw-a"))
+	s.Set(gatewayNode("gw-a", 1))
+	s.Set(gatewayNode("gw-b", 2))
+	open := func(d *Daemon) (any, bool) { return d.group.OpenAddress(false) }
+	ends := func(d *Daemon) { // in order, with a spare address
+		kill(t, d)
+		must(t, statefile.Sync(filepath.Join(dir, sources.Name), map[string]any{"version": 1, "incarnation": 1,
+			"addresses": []sources.Standing{{Address: netip.MustParseAddr("198.51.100.2"), State: sources.Open},
+				{Address: netip.MustParseAddr("198.51.100.3"), State: sources.Spare}}}))
+		must(t, sources.Forget(d.settings.config().StateDir))
+	}
+	d := joined(t, s, dir)
+	ends(d)
+	d = joined(t, s, dir)
+	if a, ok := open(d); !ok {
+		t.Fatalf("after an end in order %v is open", a)
+	}
+	kill(t, d)
+	taker := gatewayNode("gw-c", 3)
+	taker.Annotations = gatewayNode("gw-a", 1).Annotations
+	s.Set(taker)
+	d = joined(t, s, dir) // after kill -9 others still have it as a member
+	if inForce(d) != "gw-a gw-b" {
+		t.Errorf("after kill -9 the members are %s", inForce(d))
+	}
+	ends(d)
+	time.AfterFunc(300*time.Millisecond, func() { s.Delete(taker) })
+	d = joined(t, s, dir)
+	if a, ok := open(d); ok {
+		t.Errorf("%v is open, which another gateway has had", a)
+	}
+	kill(t, d)
+}
+
 // joined returns a Daemon of gw-a that is a member of its group, with the flow table of the process
 // before. It does not run.
 func joined(t *testing.T, s *k8stest.Server, dir string) *Daemon {

@@ -220,6 +220,18 @@ func Noted(memory string) bool {
 	return err == nil && table.Incarnation != 0 && (table.Boot == "" || unknown == nil && table.Boot == boot)
 }
 
+// Void notes on a disk that this gateway was removed from its group: other gateways may have had
+// its source addresses since, so they are closed until all others were reached.
+func Void(disk string) error {
+	file := filepath.Join(disk, Name)
+	var c onDisk
+	if err := statefile.Load(file, version, &c); err != nil || len(c.Addresses) == 0 {
+		return nil // without a valid file all addresses are closed
+	}
+	c.Addresses = nil
+	return statefile.Sync(file, &c)
+}
+
 // Forget removes the file beside the flow table. The caller also ends the flows in the table.
 func Forget(memory string) error { return statefile.Remove(filepath.Join(memory, Name)) }
 

@@ -72,6 +72,26 @@ func (n *node) reach(s *Sources, used ...netip.Addr) (opened bool) {
 	return opened
 }
 
+// TestVoid: after a removal from the group no address is open, and the incarnation goes on.
+func TestVoid(t *testing.T) {
+	n := newNode(t)
+	if err := Void(n.disk); err != nil {
+		t.Errorf("without a file: %v", err)
+	}
+	s := n.start(false)
+	n.reach(s)
+	before, _ := s.Incarnation()
+	if err := Void(n.disk); err != nil {
+		t.Fatal(err)
+	}
+	n.now = n.now.Add(-time.Hour)
+	s = n.start(false)
+	n.want(s, "after a removal", Closed, Closed)
+	if after, _ := s.Incarnation(); after <= before {
+		t.Errorf("incarnation %d after %d", after, before)
+	}
+}
+
 // TestNotedInThisBoot: a file of an earlier boot says nothing about the flow table.
 func TestNotedInThisBoot(t *testing.T) {
 	n := newNode(t)
