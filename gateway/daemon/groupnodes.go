@@ -171,7 +171,7 @@ func (d *Daemon) rosterOf(nodes []objects.GatewayNode) []config.GroupMember {
 	case d.group != nil:
 		in.Ended, in.Running = d.group.Ended, true
 	case m.anew: // another Node may have got its addresses
-		in.Last = slices.DeleteFunc(slices.Clone(in.Last), func(o config.GroupMember) bool { return o.Name == node })
+		in.Doubted = node
 	}
 	list, problems := roster.New(in)
 	from := objects.Source{Kind: k8s.Kind, Path: "nodes of the group"}

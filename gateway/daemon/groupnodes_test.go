@@ -216,7 +216,15 @@ func TestAddressOfAnother(t *testing.T) {
 		t.Errorf("after kill -9 the members are %s", inForce(d))
 	}
 	ends(d)
-	time.AfterFunc(300*time.Millisecond, func() { s.Delete(taker) })
+	go func() { // it has forgotten its list, and waits
+		for l, err := roster.In(dir).Load(); err != nil || len(l.Members) > 0; l, err = roster.In(dir).Load() {
+			if t.Context().Err() != nil {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+		s.Delete(taker)
+	}()
 	d = joined(t, s, dir)
 	if a, ok := open(d); ok {
 		t.Errorf("%v is open, which another gateway has had", a)

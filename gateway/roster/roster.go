@@ -33,6 +33,9 @@ type Input struct {
 	// Removed are gateways that were removed while this one has copies of their flows: until these
 	// have ended, their addresses can only be used by the same gateways.
 	Removed []config.GroupMember
+	// Doubted is a member whose entry in force does not count beside another Node with one of its
+	// addresses; empty: there is none.
+	Doubted string
 	// Former are as in Lists: until their flows have ended, only the same gateways can have them.
 	Former []Former
 }
@@ -216,8 +219,8 @@ func familyText(m *config.GroupMember) string {
 	return "IPv4 and IPv6"
 }
 
-// separate refuses changed entries with an address that another entry has, too. It reports whether
-// it has: then other entries may conflict with one that stays as it was.
+// separate refuses changed entries, and the doubted one, with an address that another entry has,
+// too. It reports whether it has: then other entries may conflict with one that stays as it was.
 func (r *roster) separate() (again bool) {
 	users := map[netip.Addr][]*entry{}
 	for _, e := range r.entries {
@@ -226,7 +229,8 @@ func (r *roster) separate() (again bool) {
 		}
 	}
 	for _, e := range r.entries {
-		if !e.changes() {
+		doubted := e.member != nil && e.node.Name == r.Doubted
+		if !e.changes() && !doubted {
 			continue
 		}
 		if name := r.conflict(e.member); name != "" {
@@ -245,6 +249,9 @@ func (r *roster) separate() (again bool) {
 			if i := slices.IndexFunc(users[a], func(o *entry) bool { return o != e }); i >= 0 {
 				e.refuse(field, "has %s, which Node %s has, too: choose addresses that nothing else has", a,
 					users[a][i].node.Name)
+				if doubted {
+					e.member = nil
+				}
 				again = true
 				break
 			}

@@ -62,14 +62,15 @@ func TestNew(t *testing.T) {
 		"gw-f 192.0.2.5:9473 198.51.100.10 198.51.100.11\n" + "gw-g 192.0.2.6:9473 198.51.100.12 198.51.100.13\n" +
 		"gw-h 192.0.2.7:9473 198.51.100.14 198.51.100.15\n" + "gw-i 192.0.2.8:9473 198.51.100.16 198.51.100.17\n"
 	for _, tt := range []struct {
-		name   string
-		first  bool // there is no list in force
-		runs   bool
-		change func(n nodeList) nodeList
-		ended  string
-		gone   []int // gateways that were removed, and have flows here
-		former []Former
-		list   string
+		name    string
+		first   bool // there is no list in force
+		runs    bool
+		change  func(n nodeList) nodeList
+		ended   string
+		gone    []int // gateways that were removed, and have flows here
+		former  []Former
+		doubted string
+		list    string
 		// problems are beginnings of "Node: field message", with the end after "…". SOURCES is the
 		// field of the annotation.
 		problems []string
@@ -223,6 +224,18 @@ func TestNew(t *testing.T) {
 			change: func(n nodeList) nodeList { return append(n, node(3)) }, list: a + b,
 			problems: []string{"gw-d: SOURCES has 198.51.100.7, which Node gw-b had before, and connections from it " +
 				"are still open…; its gateway is no member of the group"}},
+		{name: "a doubted member, and a Node with its addresses", doubted: "gw-b", change: func(n nodeList) nodeList {
+			o := node(3)
+			o.Sources = n[0].Sources
+			return append(n, o)
+		}, list: b, problems: []string{"gw-b: SOURCES has 198.51.100.2, which Node gw-d has, too…; its gateway is no " +
+			"member of the group", "gw-d: SOURCES has 198.51.100.2, which Node gw-b has, too"}},
+		{name: "a doubted member, and a Node too many", doubted: "gw-c", gone: []int{9, 10, 11, 12, 13, 14, 15},
+			change: func(n nodeList) nodeList {
+				o := node(3)
+				o.Name = "gw-a" // before the others by its name
+				return append([]objects.GatewayNode{o}, n...)
+			}, list: a + b, problems: []string{"gw-a:  is one gateway more"}},
 		{name: "a member with an address that it had before",
 			former: []Former{{"gw-b", []netip.Addr{netip.MustParseAddr("198.51.100.9")}}},
 			change: func(n nodeList) nodeList {
@@ -264,7 +277,7 @@ func TestNew(t *testing.T) {
 				gone, _ := New(input(nil, []objects.GatewayNode{node(i)}))
 				in.Removed = append(in.Removed, gone...)
 			}
-			in.Former = tt.former
+			in.Former, in.Doubted = tt.former, tt.doubted
 			list, problems := New(in)
 			if got := describe(list, nil); got != tt.list {
 				t.Errorf("got\n%swant\n%s", got, tt.list)
