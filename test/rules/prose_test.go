@@ -36,8 +36,8 @@ const advice = `Write subject, verb, object, with nouns:
 // (Markdown). A bound is only ever lowered: the test fails, too, where a directory has become much
 // better than its bound.
 var bounds = map[string]float64{
-	".": 0.5, "allocate": 0.4, "announce": 0.8, "bench": 0.2, "cmd": 0.0, "config": 0.6, "control": 0.2,
-	"deploy": 0.0, "docs": 0.1, "docs/adr": 0.1, "fastpath": 0.2, "flowtable": 0.1, "gateway": 0.8,
+	".": 0.5, "allocate": 0.4, "announce": 0.6, "bench": 0.2, "cmd": 0.0, "config": 0.6, "control": 0.2,
+	"deploy": 0.0, "docs": 0.1, "docs/adr": 0.1, "fastpath": 0.2, "flowtable": 0.1, "gateway": 0.5,
 	"host": 0.6, "internal": 0.6, "nat": 0.3, "serve": 0.2, "test": 0.4, "xdpprog": 0.8,
 }
 
