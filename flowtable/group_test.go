@@ -46,7 +46,7 @@ func TestHeldPorts(t *testing.T) {
 			r := h.mustCreate(t, bootTime, tracked(v6, 1))
 			reply := h.reply(r)
 			if told && !h.Report(r) {
-				t.Fatal("Tell says that the flow has ended")
+				t.Fatal("Report says that the flow has ended")
 			}
 			h.Delete(r)
 			if got := h.Held(r); got != told || tb.HeldPorts() != b2i(told) {
@@ -98,7 +98,7 @@ func TestReleasedPortRests(t *testing.T) {
 			r := h.mustCreate(t, bootTime, flow(1))
 			h.Observe(r, ReplySide, Segment{Flags: header.TCPSYN | header.TCPACK}, bootTime)
 			if !h.Report(r) {
-				t.Fatal("Tell says that the flow has ended")
+				t.Fatal("Report says that the flow has ended")
 			}
 			h.Enter(bootTime + 20*second)
 			h.Delete(r)
@@ -399,7 +399,7 @@ func TestLossesAreNoted(t *testing.T) {
 				h.mustCreate(t, bootTime, tracked(false, 10+n))
 			}
 			live, held := h.mustCreate(t, bootTime, tracked(false, 1)), h.mustCreate(t, bootTime, tracked(false, 2))
-			h.Tell(held)
+			h.Report(held)
 			h.Delete(held)
 			k.damage(h, live, held)
 			tb = k.lose(t, copyOf(tb.mem))
@@ -727,7 +727,7 @@ func TestSawAssociation(t *testing.T) {
 			if together && step.want != TimeWaitClient {
 				continue
 			}
-			h.Saw(r, member.Sight(c), bootTime)
+			h.ApplyCopyState(r, member.CopyState(c), bootTime)
 			if at := h.Flow(r).State(); at != step.want || member.Flow(c).State() != step.want {
 				t.Errorf("the owner's flow is %v, the copy %v, want %v", at, member.Flow(c).State(), step.want)
 			}

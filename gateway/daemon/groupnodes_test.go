@@ -197,7 +197,7 @@ func TestAddressOfAnother(t *testing.T) {
 	ends := func(d *Daemon) { // in order, with a spare address
 		kill(t, d)
 		must(t, statefile.Sync(filepath.Join(dir, sources.Name), map[string]any{"version": 1, "incarnation": 1,
-			"addresses": []sources.Standing{{Address: netip.MustParseAddr("198.51.100.2"), State: sources.Open},
+			"addresses": []sources.SourceAddress{{Address: netip.MustParseAddr("198.51.100.2"), State: sources.Open},
 				{Address: netip.MustParseAddr("198.51.100.3"), State: sources.Spare}}}))
 		must(t, sources.Forget(d.settings.config().StateDir))
 	}
