@@ -34,7 +34,7 @@
 //	forward.go, withoutflow.go  a packet of a flow, translated; a packet without a flow; park.go
 //	answer.go                   generated packets: ICMP errors and RSTs
 //	send.go                     the next hop: split.go, hold.go, egress.go (Ethernet header, transmission)
-//	worker.go                   the Worker, which has all state; publish.go makes its counts visible
+//	worker.go, new.go           the Worker, which has all state; publish.go makes its counts visible
 //	packet.go, *queue.go, ...   values that do not know of the Worker
 //
 // Package decide plans new flows and classifies packets of known flows. Workers carry out its
