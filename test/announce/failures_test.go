@@ -196,11 +196,11 @@ func TestRouteGoes(t *testing.T) {
 			l := withSession(t, kind, true, false, "--hold", "0s")
 			killed = append(killed, l.gone(l.gate.Kill))
 			must(t, l.gate.Start(l.ctx))
-			l.routed(vip, true, 5*time.Second)
+			l.routed(vip, true, 20*time.Second)
 			back := l.Gateway.Interfaces[1].Name
 			down = append(down, l.gone(func() error { return l.setLink(back, netlink.LinkSetDown) }))
 			must(t, l.setLink(back, netlink.LinkSetUp))
-			l.routed(vip, true, 10*time.Second)
+			l.routed(vip, true, 20*time.Second)
 			gone = append(gone, l.gone(func() error { return l.Gateway.Unplug(l.Gateway.Interfaces[0].Name) }))
 			l.forget()
 		}
@@ -258,14 +258,14 @@ func TestKilledAgainAndAgain(t *testing.T) {
 		must(t, l.gate.Kill())
 		l.routed(vip, false, 8*time.Second) // the rest of the hold
 		must(t, l.gate.Start(l.ctx))        // the last resort until it has forwarded for 18 s
-		l.routed(vip, true, 5*time.Second)
+		l.routed(vip, true, 20*time.Second)
 		path := strings.TrimSpace(strings.Repeat("64500 ", 9))
 		l.asked(map[string]string{"bird": "show route all " + vip, "frr": "show bgp ipv4 unicast " + vip4}[kind], path)
 		must(t, l.gate.Kill())
 		took := l.routed(vip, false, 5*time.Second)
 		t.Logf("killed for the third time: the route goes after %v", took)
 		must(t, l.gate.Start(l.ctx))
-		l.routed(vip, true, 5*time.Second)
+		l.routed(vip, true, 20*time.Second)
 		l.answers(vip4)
 	})
 }

@@ -72,7 +72,7 @@ spec: {localPref: 250, communities: ["64500:7"]}
 		pref("0", seven)
 		l.routed(vip, false, 10*time.Second)
 		l.write(internal)
-		l.routed(vip, true, 10*time.Second)
+		l.routed(vip, true, 20*time.Second)
 	})
 }
 
