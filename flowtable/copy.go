@@ -221,9 +221,9 @@ func Proven(s State) bool { return s > SynRecv && s <= TimeWaitBackend }
 
 // UpdateCopy changes a copy to the state of a record, which has the copy's tuples. A copy whose
 // handshake was proven here stays proven until the owner knows of the proof; a record without proof
-// that arrives later describes a new handshake. The copy also keeps facts that only this gateway has
-// seen until the owner's record shows them: FINs and the ACK of the last one, an RST, packets after
-// the owner's RST, and the acknowledgement of a PROXY header.
+// that arrives later describes a new handshake. The copy also keeps facts that only this gateway
+// has seen until the owner's record shows them: FINs and the ACK of the last one, an RST, packets
+// after the owner's RST, and the acknowledgement of a PROXY header.
 func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 	f, mark := h.Flow(ref), h.t.markOf(ref)
 	known, reset := mark.Load()&markProven != 0, mark.Load()&markReset != 0

@@ -166,8 +166,8 @@ func (h *Handle) recoverFlow(a *arena, i uint32, now Ticks, rec *Recovery) bool 
 	return false
 }
 
-// recoverHeld keeps the port of an ended flow in use. It returns taken, too, if the record is damaged
-// or the table has no Group.
+// recoverHeld keeps the port of an ended flow in use. It returns taken, too, if the record is
+// damaged or the table has no Group.
 func (h *Handle) recoverHeld(a *arena, i uint32) (ins insertion) {
 	f := a.flow(i)
 	hs := h.secret.both(a, i)

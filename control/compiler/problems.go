@@ -41,8 +41,8 @@ func (ps *problems) ProblemLists() [][]objects.Problem {
 
 // DeferProblems(true) makes compiles return no problems, because sorting thousands of problems
 // takes longer than most changes. Problems of Services that claim a frontend of another
-// one may then become stale: the caller calls RefreshProblems as long as StaleProblems returns true,
-// and reads ProblemLists.
+// one may then become stale: the caller calls RefreshProblems as long as StaleProblems returns
+// true, and reads ProblemLists.
 func (ps *problems) DeferProblems(on bool) { ps.later = on }
 
 // set replaces the problems of a unit: the frontends that it loses, and the others.
