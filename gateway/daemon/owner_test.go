@@ -52,7 +52,7 @@ func TestFollow(t *testing.T) {
 			for _, pod := range c.before {
 				var barred *handover.BarredError
 				_, err := (&predecessor{d: d}).Facts(&handover.Hello{Identity: pod})
-				if err == nil || errors.As(err, &barred) || !strings.Contains(err.Error(), "is to end") {
+				if err == nil || errors.As(err, &barred) || !strings.Contains(err.Error(), "is being deleted") {
 					t.Errorf("%s asks: %v", pod, err)
 				}
 			}

@@ -139,7 +139,7 @@ func (b *cases) disagreements() {
 	c.ping("echo reply", f.vip4()).ping("echo reply", f.vip6()).ping("echo reply", f.cluster4()).ping("echo reply",
 		f.external4())
 
-	c = b.add(purpose+"A SYN that nobody answers", "another-endpoint")
+	c = b.add(purpose+"An unanswered SYN", "another-endpoint")
 	f = c.service().slice("", "b0", silent4)
 	c.last().put = c.last().put[:1] // IPv4 has the silent one
 	c.put(f.sliceOf("", "IPv4", "b0", silent4))
@@ -188,8 +188,8 @@ func (b *cases) configurations() {
 	f = c.service().slice("", "b0", "b1", "b2")
 	c.with("proxy.scheduler: sh\n").sticks("tcp", outside, "one from gateway", f.vip4())
 
-	c = b.add("Where kube-proxy's modes disagree/unknown port of a VIP + Different on purpose/What "+
-		"nobody serves at a VIP is refused + Where kube-proxy's modes disagree/unknown "+
+	c = b.add("Where kube-proxy's modes disagree/unknown port of a VIP + Different on purpose/"+
+		"Other ports and protocols of a VIP are refused + Where kube-proxy's modes disagree/unknown "+
 		"port of a ClusterIP, unused ClusterIP", "settings")
 	f = c.service().slice("", "b0")
 	for _, p := range [...]struct{ policy, outcome string }{{"pass", passRoute}, {"drop", drop}} {

@@ -65,7 +65,7 @@ func (b *cases) endpointAddresses() {
 	c.tcp(outside, "local from client", f.vip4(), f.node4()).tcp(outside, "local from client", f.vip6()).udp(outside,
 		"local from client", f.vip4())
 
-	c = b.add("EndpointSlice/... that nothing can be sent to, or that is a VIP or source address of this gateway",
+	c = b.add("EndpointSlice/... that cannot be a destination, or that is a VIP or source address of this gateway",
 		"its-own-vip")
 	f = c.service()
 	f.slice("", "b0").edit("-vip", func(s *discoveryv1.EndpointSlice) {

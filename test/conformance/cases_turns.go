@@ -49,7 +49,7 @@ func (b *cases) turns() {
 	c.probe(&probe{how: "tcp", from: outside, to: []dest{f.vip4()}, want: viaB1, n: keptFlows / 2, hold: true,
 		unasked: whyNoTurns})
 
-	c = b.add("Different on purpose/A SYN that nobody answers", "late-answers")
+	c = b.add("Different on purpose/An unanswered SYN", "late-answers")
 	f = c.service().slice("", "b0", late4)
 	c.last().put = c.last().put[:1]
 	c.put(f.sliceOf("", "IPv4", "b0", late4))
@@ -57,7 +57,7 @@ func (b *cases) turns() {
 		slow: 3500 * time.Millisecond, unasked: whyNoRetry})
 
 	// A client that has been given another endpoint is asked to wait no second time.
-	c = b.add("Different on purpose/A SYN that nobody answers + Affinity/the client's address and the service port",
+	c = b.add("Different on purpose/An unanswered SYN + Affinity/the client's address and the service port",
 		"its-client-moves")
 	f = c.service(affinity(10800)).slice("", "b0", silent4)
 	c.last().put = c.last().put[:1]

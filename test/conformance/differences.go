@@ -155,7 +155,7 @@ var differences = []difference{
 	{ping + "VIP (IPv6)", drop, drop, reject, whyPing},
 	{ping + "ClusterIP", reject, drop, reject, whyPing},
 	{ping + "external IP", drop, drop, reject, whyPing},
-	{"Different on purpose/A SYN that nobody answers/another-endpoint: tcp outside to VIP", "b0 from gateway; drop",
+	{"Different on purpose/An unanswered SYN/another-endpoint: tcp outside to VIP", "b0 from gateway; drop",
 		"b0 from gateway; drop", "", whyRetry},
 	{"Different on purpose/A frontend among the gateway's own source ports/refused: tcp outside to the node's " +
 		"address port 17000", "b0 from gateway", "b0 from gateway", "b0 from gateway", whyPorts},
@@ -166,7 +166,7 @@ const broken = "broken pipe"
 
 // Beginnings of keys.
 const (
-	itsOwnVIP = "EndpointSlice/... that nothing can be sent to, or that is a VIP or source address of this " +
+	itsOwnVIP = "EndpointSlice/... that cannot be a destination, or that is a VIP or source address of this " +
 		"gateway/its-own-vip: "
 	readyNotServing = "Different on purpose/UDP flows of an endpoint that is ready and not serving stay/udp: b0 " +
 		"does not serve, and is ready; b1 serves: "
