@@ -83,14 +83,15 @@ func (h *Handle) resetNew(ref Ref, r *conn.Record, now Ticks) {
 
 // MarkCopy makes a live flow of an earlier process a copy of an owner's flow. If the flow is older
 // than a flow without proof of its handshake can be, its owner knows of the proof. If the record
-// has a sequence number in place of its time, the proof is reported to the owner again.
+// has a sequence number in place of its time, the proof is reported to the owner again. The owner
+// counts as knowing the ends of the connection, so that it can revoke them.
 func (h *Handle) MarkCopy(r Ref, owner int, now Time) {
 	m, mark := h.Flow(r).load(), uint32(owner)<<markOwnerShift
 	s, unproven := m.State(), h.t.lifetimes[conn.MakeMeta(SynRecv, header.ProtoTCP, 0).Life()]
 	if Proven(s) && !m.KeepsISN() && now.Ticks().Since(Ticks(h.Flow(r).word())) > unproven {
 		mark |= markProven
 	}
-	h.t.markOf(r).Store(mark)
+	h.t.markOf(r).Store(mark | uint32(s.Ends())<<markEndsShift)
 	h.countCopy(family(r&refV6 != 0), owner, s)
 }
 

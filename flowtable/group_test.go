@@ -528,6 +528,19 @@ func TestOpenCopies(t *testing.T) {
 	want(1)
 }
 
+// TestRevokedAfterTakeOver: an end that an owner revokes while another process takes the table over
+// does not return to the owner.
+func TestRevokedAfterTakeOver(t *testing.T) {
+	_, h := groupTable(t, 100, 100)
+	rec := foreign(false, 1, FinClient)
+	r, _ := h.Copy(bootTime, 1, &rec)
+	h.MarkCopy(r, 1, bootTime)
+	rec.State = Established
+	if h.UpdateCopy(r, &rec, bootTime); h.Flow(r).State() != Established {
+		t.Errorf("the copy is %v, want %v", h.Flow(r).State(), Established)
+	}
+}
+
 // TestProofIsTold: a member tells of a proof until it knows that the owner has one. A process that
 // is given a table tells of proofs that may be of its predecessor's last moment.
 func TestProofIsTold(t *testing.T) {

@@ -313,7 +313,7 @@ func (d *Daemon) changeMembers(ctx context.Context) error {
 		return errors.New("no Node is a member any more, so the API server may have lost its objects")
 	case !hasMember(list, node) || m.replaced(c, nodes):
 		return errRemoved
-	case !sameMembers(list, m.last.Members) || m.last.UID != uid:
+	case !sameMembers(list, m.last.Members) || uid != "" && uid != m.last.UID:
 		if err := d.enforceMembers(list, uid); err != nil {
 			return err
 		}
