@@ -227,10 +227,13 @@ func Proven(s State) bool { return s > SynRecv && s <= TimeWaitBackend }
 // after the owner's RST, and the acknowledgement of a PROXY header.
 func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 	f, mark := h.Flow(ref), h.t.markOf(ref)
-	known, reset := mark.Load()&markProven != 0, mark.Load()&markReset != 0
-	ends := conn.Ends(mark.Load() & markEndsMask >> markEndsShift)
-	mark.And(^uint32(markEndsMask))
-	mark.Or(uint32(r.State.Ends()) << markEndsShift)
+	before := mark.Load()
+	known, reset := before&markProven != 0, before&markReset != 0
+	ends := conn.Ends(before & markEndsMask >> markEndsShift)
+	if now := r.State.Ends(); now != ends {
+		mark.And(^uint32(markEndsMask))
+		mark.Or(uint32(now) << markEndsShift)
+	}
 	if r.Reset {
 		mark.Or(markReset)
 	} else if reset {
@@ -485,15 +488,11 @@ func (h *Handle) ApplyCopyState(ref Ref, seen CopyState, now Time) {
 	if s >= Established && f.State() == Unconfirmed { // SCTP
 		observe(ReplySide, header.TCPACK)
 	}
-	first, both := ClientSide, s >= LastAckClient
-	if s == FinBackend || s == LastAckBackend || s == TimeWaitBackend {
-		first = ReplySide
-	}
 	const fin = header.TCPFIN | header.TCPACK
 	if s != Established && f.State() == Established {
-		observe(first, fin)
+		observe(s.FirstFIN(), fin)
 	}
-	if both && (f.State() == FinClient || f.State() == FinBackend) {
+	if s >= LastAckClient && (f.State() == FinClient || f.State() == FinBackend) {
 		observe(ReplySide-Side(b2i(f.State() == FinBackend)), fin)
 	}
 	if s >= TimeWaitClient && (f.State() == LastAckClient || f.State() == LastAckBackend) {

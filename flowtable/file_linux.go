@@ -119,10 +119,11 @@ func (f *File) open(path string, c Config, now Time, resize Resize) error {
 		return err
 	}
 	f.Recovery = Recovery{Fresh: true, Why: why, Unread: why != mapped.NewFile}
-	incarnation, err := uint64(1), error(nil)
+	incarnation := uint64(1)
 	if c.Group {
 		incarnation |= unnoted
 	}
+	var err error
 	f.Table, err = format(f.file.Mem, c, incarnation)
 	return err
 }

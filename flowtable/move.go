@@ -109,9 +109,7 @@ func (m *mover) flow(from, to *arena, i uint32, w conn.Meta) error {
 // lose counts a flow that does not fit. Its backend may still answer, so its port rests.
 func (m *mover) lose(w conn.Meta, reply uint64) {
 	m.rec.Lost++
-	if m.h.t.Grouped() {
-		m.h.t.head.incarnation |= unnoted
-	}
+	m.h.t.noteLoss()
 	if until := m.h.t.restsUntil(w, m.now); until.Since(m.now) > 0 {
 		m.h.t.restingOf(w.Proto()).begin(reply, until)
 	}

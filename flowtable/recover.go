@@ -133,6 +133,11 @@ func (t *Table) torn(r *Recovery, m conn.Meta) {
 		return
 	}
 	r.Damaged++
+	t.noteLoss()
+}
+
+// noteLoss notes, in a table of a group, that a flow will be lost.
+func (t *Table) noteLoss() {
 	if t.Grouped() {
 		atomic.OrUint64(&t.head.incarnation, unnoted)
 	}

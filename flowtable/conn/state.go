@@ -107,6 +107,14 @@ func (s State) Ends() Ends {
 	return 0
 }
 
+// FirstFIN returns the side that closed first, in a state with Ends.
+func (s State) FirstFIN() Side {
+	if s == FinBackend || s == LastAckBackend || s == TimeWaitBackend {
+		return ReplySide
+	}
+	return ClientSide
+}
+
 // Merge returns s, and the ends of another gateway's state o of the connection that are not in
 // known. The side that closed first in s stays the first one. Both states have a proven handshake.
 func (s State) Merge(o State, known Ends) State {
@@ -118,7 +126,7 @@ func (s State) Merge(o State, known Ends) State {
 	if s.Ends() != 0 {
 		order = s
 	}
-	client, all := order != FinBackend && order != LastAckBackend && order != TimeWaitBackend, s.Ends()|more
+	client, all := order.FirstFIN() == ClientSide, s.Ends()|more
 	switch {
 	case all&endFINs == 0:
 		return s

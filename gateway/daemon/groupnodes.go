@@ -81,8 +81,8 @@ func (d *Daemon) readMembers(ctx context.Context) (err error) {
 func (d *Daemon) readMembersOnce(patient bool) error {
 	c, m := d.settings.config(), &d.members
 	nodes, state := d.inputs.kubernetes.Gateways().Nodes()
-	list := m.last.Members
-	if state.Synced && m.replaced(c, nodes) {
+	list, uid := m.last.Members, uidOf(c, nodes)
+	if state.Synced && m.replaced(uid) {
 		if d.handOver.in(preparing) {
 			return errRemoved
 		}
@@ -112,13 +112,12 @@ func (d *Daemon) readMembersOnce(patient bool) error {
 			"annotation %s with two source addresses of each family%s", node, c.Group.Nodes,
 			objects.AnnotationGroupSources, m.why(node))
 	}
-	return d.enforceMembers(list, uidOf(c, nodes))
+	return d.enforceMembers(list, uid)
 }
 
-// replaced reports whether this gateway's Node was deleted and made again since the lists in force
-// were written: then other gateways may have removed this one for good.
-func (m *groupNodes) replaced(c *config.Configuration, nodes []objects.GatewayNode) bool {
-	uid := uidOf(c, nodes)
+// replaced reports whether this gateway's Node, which has a UID or "", was deleted and made again
+// since the lists in force were written: then other gateways may have removed this one for good.
+func (m *groupNodes) replaced(uid string) bool {
 	return uid != "" && m.last.UID != "" && uid != m.last.UID
 }
 
@@ -311,7 +310,7 @@ func (d *Daemon) changeMembers(ctx context.Context) error {
 	switch uid := uidOf(c, nodes); {
 	case len(list) == 0:
 		return errors.New("no Node is a member any more, so the API server may have lost its objects")
-	case !hasMember(list, node) || m.replaced(c, nodes):
+	case !hasMember(list, node) || m.replaced(uid):
 		return errRemoved
 	case !sameMembers(list, m.last.Members) || uid != "" && uid != m.last.UID:
 		if err := d.enforceMembers(list, uid); err != nil {

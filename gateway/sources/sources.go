@@ -124,8 +124,7 @@ func Start(c Config) (*Sources, error) {
 	s.former = slices.DeleteFunc(slices.Clone(table.Sources), func(a netip.Addr) bool {
 		return slices.Contains(c.Own, a) || slices.Contains(c.Others, a)
 	})
-	s.kept = c.Kept && before.Incarnation != 0 && table.Incarnation == before.Incarnation &&
-		(table.Boot == boot || table.Boot == "")
+	s.kept = c.Kept && before.Incarnation != 0 && table.Incarnation == before.Incarnation && table.ofBoot(boot)
 	if s.kept {
 		s.incarnation = before.Incarnation
 		return s, s.saveTable(c.Own)
@@ -211,13 +210,16 @@ func Drop(memory string, gone []netip.Addr) error {
 	return statefile.Save(file, &table)
 }
 
+// ofBoot reports whether the file was written in a boot, or names none.
+func (t *inMemory) ofBoot(boot string) bool { return t.Boot == boot || t.Boot == "" }
+
 // Noted reports whether the flow table may have flows of other gateways of the group: the file
 // beside it exists, was written in this boot, and was not written by Dissolve.
 func Noted(memory string) bool {
 	var table inMemory
 	err := statefile.Load(filepath.Join(memory, Name), version, &table)
-	boot, unknown := statefile.Boot()
-	return err == nil && table.Incarnation != 0 && (table.Boot == "" || unknown == nil && table.Boot == boot)
+	boot, _ := statefile.Boot() // empty if it cannot be read
+	return err == nil && table.Incarnation != 0 && table.ofBoot(boot)
 }
 
 // Void notes on a disk that this gateway was removed from its group: other gateways may have had

@@ -135,12 +135,12 @@ func (l *lab) wantDenied(h *topo.Host, want bool) {
 	l.t.Helper()
 	targets := []netip.AddrPort{at(vip4, webPort), at(vip6, webPort),
 		netip.AddrPortFrom(l.Gateway.Addr4(), webNodePort), netip.AddrPortFrom(l.Gateway.Addr6(), webNodePort)}
+	limit := time.Second
+	if !want { // a SYN is sent again after a second
+		limit = l.bound(5 * time.Second)
+	}
 	for _, target := range targets {
-		err := l.reachable(h, target)
-		if err != nil && !want { // a SYN is sent again after a second
-			err = l.dial(h, target, l.bound(5*time.Second))
-		}
-		if (err != nil) != want {
+		if err := l.dial(h, target, limit); (err != nil) != want {
 			l.t.Errorf("%s is denied: %v; TCP to %v: %v", h.Name, want, target, err)
 		} else if want && !timedOut(err) {
 			l.t.Errorf("%s is denied, and got an answer of %v: %v", h.Name, target, err)
