@@ -650,8 +650,9 @@ func TestCopyIsItsFlow(t *testing.T) {
 	}
 }
 
-// TestEndsStay: a copy keeps the ends of its connection that packets have shown here, and the owner
-// is to learn of them, until the owner's record shows them. Those that it has shown it may revoke.
+// TestEndsStay: a copy keeps the ends of its connection that packets have shown here, and reports
+// them to the owner, until the owner's record has them. The owner can revoke ends that its record
+// had.
 func TestEndsStay(t *testing.T) {
 	tb, h := groupTable(t, 100, 100)
 	const fin = header.TCPFIN | header.TCPACK

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Query asks which clients had a source address and port towards a backend. If the backend sees the
-// client's address, it asks for the flows of a client.
+// Query asks which clients had a source address and port towards a backend. For a
+// backend that sees clients' addresses, the source is the client itself.
 type Query struct {
 	// SNAT is the source that the backend saw; if the client's address is kept, it is the client's.
 	SNAT netip.AddrPort

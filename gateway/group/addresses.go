@@ -1,6 +1,6 @@
 package group
 
-// AddressState says whether new flows get ports of a source address.
+// AddressState is the state of a source address: new flows get ports of an Open one only.
 type AddressState uint8
 
 const (

@@ -47,7 +47,7 @@ type slotNotes struct {
 	changed    Members // to which the present record is to be sent
 }
 
-// flowState says whether a slot has a flow.
+// flowState is the state of the flow in a slot.
 type flowState uint8
 
 const (

@@ -257,7 +257,7 @@ func (l *Ledger) Offer(slot uint32) (offered bool) {
 	return offered
 }
 
-// Verdict says whether the SYN-ACK of a flow may leave.
+// Verdict is the decision whether the SYN-ACK of a flow may leave now.
 type Verdict uint8
 
 const (

@@ -245,7 +245,8 @@ func (x *Exchange) InStep(i int) bool {
 
 // ResetsUntil returns the time until which this gateway may answer segments of unknown connections
 // with RST, or 0. It may while it has copies of all flows of all peers, and knows all of its own
-// flows of which they have copies. Run or Do must be the caller.
+// flows of which they have copies. Only Run and functions
+// passed to Do may call it.
 func (x *Exchange) ResetsUntil() int64 {
 	if !x.ledger.Complete() {
 		return 0
